@@ -23,7 +23,7 @@ SCHEMAS = ROOT / "tools" / "schemas"
 MESSAGES = ROOT / "src" / "headrace" / "protocol" / "messages"
 TITLES = {"request": "Request", "response": "Response", "data": "Stored or embedded data"}
 ENCODE = "(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:"
-DECODE = "(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:"
+DECODE = "(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:"
 CHANGES_OF_SETTINGS = {
     "AlterClientQuotasRequest",
     "AlterConfigsRequest",

@@ -34,7 +34,7 @@ class DecoderGenerator(BodyGenerator):
     by one precompiled Struct per set of fields that exists in some version.
     """
 
-    taken = frozenset({"cls", "end", "message", "n", "position", "room", "stop", "version", "view"})
+    taken = frozenset({"cls", "end", "left", "message", "n", "position", "stop", "version", "view"})
 
     def generate(self) -> None:
         """Write the whole body."""
@@ -214,16 +214,16 @@ class DecoderGenerator(BodyGenerator):
             )
         if self.flexible:
             self.lines.add("n -= 1")
-        self.lines.add("room -= n")
+        self.lines.add("left -= n")
         size = "n" if least == 1 else f"n * {least}"
         # An int32 count may be negative; after a varint it cannot be.
         test = (
-            f"if {size} > end - position or room < 0:"
+            f"if {size} > end - position or left < 0:"
             if self.flexible
-            else f"if not 0 <= {size} <= end - position or room < 0:"
+            else f"if not 0 <= {size} <= end - position or left < 0:"
         )
         with self.lines.block(test):
-            self.lines.add(f'fail_count(n, "{f.name}", room)')
+            self.lines.add(f'fail_count(n, "{f.name}", left)')
         code = FIXED_CODES.get(f.type)
         if code in {"b", "h", "i", "q"}:
             read = (
@@ -265,9 +265,9 @@ class DecoderGenerator(BodyGenerator):
             self.lines.add(f"{target}.{f.name} = {default_of(f)}")
         with self.lines.block("if n:"):
             if not known:
-                self.lines.add("position, room = skip_tags(view, position, n, room)")
+                self.lines.add("position, left = skip_tags(view, position, n, left)")
                 return
-            self.lines.add("n, position, room = count_tags(view, position, n, room)")
+            self.lines.add("n, position, left = count_tags(view, position, n, left)")
             with self.lines.block("for _ in range(n):"):
                 tag, stop = self.unique("tag"), self.unique("tag_end")
                 self.lines.add(f"{tag}, position, {stop} = read_tag(view, position)")

@@ -4,8 +4,8 @@
     broker.create_topic("orders", partitions=6, serde="json")
     headrace.Producer(broker).send("orders", {"id": 1}, key=b"alice").result()
 
-What is named here is loaded when it is first used; `__init__.pyi` tells type checkers the same. `headrace.aio` has the
-asyncio twins of the clients.
+Each name is imported when it is first used; `__init__.pyi` has the same names for type checkers. `headrace.aio` has the
+asyncio clients.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = ["__version__", *_HOMES]  # noqa: PLE0604 - names are text, though not
 
 
 def __getattr__(name: str) -> Any:
-    """Load what is asked for (PEP 562): a program pays only for what it uses."""
+    """Import a public name when it is first used (PEP 562), so that a program imports only what it uses."""
     if name == "aio":
         return import_module("headrace.aio")
     home = _HOMES.get(name)

@@ -1,4 +1,4 @@
-"""`python -m headrace`: the command line, as `headrace` runs it."""
+"""`python -m headrace` runs the same command as `headrace`."""
 
 from headrace.cli import main
 

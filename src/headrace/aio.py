@@ -1,4 +1,4 @@
-"""Producer, Consumer and Admin for asyncio: the methods of the blocking clients; each of them may be awaited."""
+"""Producer, Consumer and Admin for asyncio. They have the methods of the blocking clients, which may be awaited."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """The clock of a process: milliseconds since 1970 that never go back and never jump.
 
-The broker takes a single `now_ms` for two purposes: it stamps records and compares them with retention (wall
-time), and it measures sessions and waits (monotonic time). Plain wall time would expire every session when an
-operator or NTP sets the clock forward, and would stop time when it is set back. So the clock starts at wall
-time, advances with the monotonic clock, and is drawn towards wall time slowly: by at most one twentieth of the
-time that has passed. Durations are therefore right within five per cent while it catches up, and exact otherwise.
+The broker uses one `now_ms` for two purposes: it stamps records and compares them with the retention time (wall time),
+and it measures sessions and waits (monotonic time). With wall time only, every session would expire when an operator or
+NTP sets the clock forward, and time would stand still when the clock is set back. Therefore this clock starts at wall
+time, advances with the monotonic clock, and approaches wall time slowly: by at most one twentieth of the elapsed time.
+Durations are exact within five percent while the clock approaches wall time, and exact otherwise.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _BOOT_CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def boot_ns() -> int:
-    """Return nanoseconds of a clock that never goes back, and goes on while the machine is suspended.
+    """Return nanoseconds of a clock that never goes back and also advances while the machine is suspended.
 
-    Linux' monotonic clock stands still then. A laptop that wakes up would think for a while that partitions and leases
-    are its own that belong to others by now.
+    The monotonic clock of Linux stands still in this time. After a suspension, a laptop would count partitions and
+    leases as its own that other members own meanwhile.
     """
     return time.clock_gettime_ns(_BOOT_CLOCK)
 
@@ -43,14 +43,14 @@ class SteadyClock:
         self._offset_ns = wall_ns() - self._slewed_at_ns
 
     def now_ms(self) -> int:
-        """Return the time."""
+        """Return the time in milliseconds since 1970."""
         return (self._monotonic_ns() + self._offset_ns) // _NANOSECONDS_PER_MILLISECOND
 
     def slew(self) -> int:
-        """Step towards wall time; to be called about once a second.
+        """Move the clock towards wall time. Callers call this about once a second.
 
         Returns:
-            What is still missing, in milliseconds (positive when wall time is ahead).
+            The remaining difference in milliseconds; positive if wall time is ahead.
         """
         monotonic_ns = self._monotonic_ns()
         bound = (monotonic_ns - self._slewed_at_ns) // _SLEW_DIVISOR

@@ -1,8 +1,8 @@
-"""What a forked child does with objects that belong to its parent process.
+"""Objects of the parent process in a forked child: the child must not use them.
 
-A child has copies of the parent's objects, the parent's sockets and epoll instances themselves, and none of the
-parent's threads. Using such an object would disturb the parent: two producers with one sequence, two readers of one
-socket. So every object with sockets, threads or database connections registers here, and a child disowns it at birth.
+A child has copies of the parent's objects, shares its sockets and epoll instances, and has none of its threads. Using
+such an object would disturb the parent: two producers would use one sequence, two processes would read one socket.
+Therefore every object with sockets, threads or database connections registers here, and a new child disowns it at once.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
 FORKED: Final = (
-    "was made before a fork and belongs to the parent process, where it works on: "
-    "make a new one in each process"
+    "was made before a fork and belongs to the parent process, where it still works: "
+    "create a new one in each process"
 )
 
 
 class Forkable(Protocol):
-    """An object that works only in the process that made it."""
+    """An object that works only in the process that created it."""
 
     def disown(self) -> None:
-        """Become unusable, in a forked child that has one thread; leave alone what the parent shares."""
+        """Become unusable in a forked child, which has one thread, without changing what the child and parent share."""
 
 
 _registered: weakref.WeakSet[Forkable] = weakref.WeakSet()
@@ -34,28 +34,28 @@ _kept: list[object] = []
 
 
 def disown_in_children(thing: Forkable) -> None:
-    """Have `thing.disown()` called in every child that this process forks from now on."""
+    """Register an object: every child that this process forks later calls `thing.disown()`."""
     _registered.add(thing)
 
 
 class WhenForked:
-    """Calls a function in children, for an object without a public `disown`, which has to keep this one."""
+    """Calls a function in forked children, for an object without a public `disown`. That object keeps a reference."""
 
     def __init__(self, function: Callable[[], object]) -> None:
         self._function = function
         disown_in_children(self)
 
     def disown(self) -> None:
-        """Call the function."""
+        """Call the function in a child."""
         self._function()
 
 
 def keep_for_ever(thing: object) -> None:
-    """Never let this process destroy an object, such as an SQLite connection, whose end would write to its file."""
+    """Keep an object until the process ends, such as an SQLite connection, which writes to its file when it closes."""
     _kept.append(thing)
     import ctypes  # noqa: PLC0415 - only a forked child needs it
 
-    # At its end the interpreter destroys what lists hold; an additional reference outlives that.
+    # At exit the interpreter destroys the objects in lists. An additional reference prevents this.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
 
 
@@ -65,30 +65,30 @@ def _disown_all() -> None:
     for thing in things:
         try:
             thing.disown()
-        except Exception as error:  # noqa: BLE001 - the other objects are to be disowned all the same
+        except Exception as error:  # noqa: BLE001 - the other objects must be disowned nevertheless
             sys.excepthook(type(error), error, error.__traceback__)
 
 
 class _Signals:
-    """Keeps signals to a child from an event loop of the parent, whose socket for signals the child shares."""
+    """Keeps signals of a child away from the parent's event loop, whose socket for signals the child shares."""
 
     def __init__(self) -> None:
         self.handled: frozenset[signal.Signals] = frozenset()
         self._masks = threading.local()
 
     def before(self) -> None:
-        """Hold signals back: in the child they are not to be handled before `in_child`."""
+        """Block signals, so that the child does not handle any before `in_child`."""
         if self.handled:
             self._masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, self.handled)
 
     def in_parent(self) -> None:
-        """Let signals come again."""
+        """Unblock the signals in the parent process."""
         mask = self._masks.__dict__.pop("before", None)
         if mask is not None:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def in_child(self) -> None:
-        """Handle signals as a new process does, and let them come again."""
+        """Reset the signal handlers to their defaults, and unblock the signals."""
         if self.handled:
             signal.set_wakeup_fd(-1)
             for number in self.handled:
@@ -103,7 +103,7 @@ _signals = _Signals()
 
 @contextlib.contextmanager
 def handled_by_event_loop(*numbers: signal.Signals) -> Iterator[None]:
-    """Have forked children handle these signals by default; the event loop of this process handles them meanwhile."""
+    """Let the event loop of this process handle these signals, and forked children use the default handlers."""
     before = _signals.handled
     _signals.handled = before | set(numbers)
     try:

@@ -1,7 +1,7 @@
-"""Records of a stream in the shape of a topic's: the stream in place of the topic, a shard's number, one big offset.
+"""Records of Kinesis shards with the fields of a topic's records: stream name, shard number, and a large offset.
 
-An offset is the sequence number with the number of the user record within it behind, so offsets order as records do,
-are the same for everybody who reads the shard, and tell both when they are asked. They do not fit into eight bytes.
+An offset combines the sequence number with the index of a user record in its aggregated record. So offsets have the
+order of the records, are the same for all readers of the shard, and contain both numbers. They exceed eight bytes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from headrace.clients.consumer.records import ConsumerRecord
 from headrace.errors import KinesisError
 
 SUB_BITS: Final = 24
-"""An aggregated record has a mebibyte, or ten, and no user record takes less than a byte."""
+"""The bits of an offset for the index of a user record. An aggregated record has at most 10 MiB, and a user record at
+least one byte."""
 _NUMBERED: Final = re.compile(r"(.*-)?([0-9]{1,18})", re.ASCII)
 
 
@@ -29,24 +30,24 @@ class StreamRecord(ConsumerRecord):
 
     @property
     def sequence_number(self) -> str:
-        """The sequence number; the user records of an aggregated record share one."""
+        """The sequence number. All user records of an aggregated record have the same one."""
         return str(self.offset >> SUB_BITS)
 
     @property
     def sub_sequence(self) -> int | None:
-        """Which user record of an aggregated record it is, from 0; None for any other."""
+        """The index of the user record in its aggregated record, from 0; None for a record that is not aggregated."""
         sub = self.offset & ((1 << SUB_BITS) - 1)
         return sub - 1 if sub else None
 
     @property
     def place(self) -> str:
-        """The sequence number, with the number of the user record behind a colon where several share it."""
+        """The sequence number; for a user record of an aggregated record, followed by a colon and its index."""
         sub = self.sub_sequence
         return self.sequence_number if sub is None else f"{self.sequence_number}:{sub}"
 
 
 def offset_of(sequence_number: str, sub_sequence: int | None) -> int:
-    """Return the offset of a record."""
+    """Return the offset for a sequence number and the index of a user record (None if there is none)."""
     return int(sequence_number) << SUB_BITS | (0 if sub_sequence is None else sub_sequence + 1)
 
 
@@ -59,9 +60,11 @@ def partition_of(shard: str) -> int:
     """Return the number of a shard.
 
     Raises:
-        KinesisError: Its id has none.
+        KinesisError: The id of the shard does not end with a number.
     """
     found = _NUMBERED.fullmatch(shard)
     if found is None:
-        raise KinesisError(f"the shard {shard!r} has no number at its end, as Kinesis' shards have")
+        raise KinesisError(
+            f"the id of shard {shard!r} does not end with a number, as ids of Kinesis do"
+        )
     return int(found[2])

@@ -1,4 +1,4 @@
-"""Small types shared by every layer: plain integers, a partition and how it gets on, ranges of stored bytes."""
+"""Small types that every layer uses: numbers, a partition and its status, ranges of stored bytes."""
 
 from __future__ import annotations
 
@@ -41,16 +41,17 @@ class TopicPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionStatus:
-    """How a member of a group is getting on with one of its partitions, or shards.
+    """The progress of a group member in one of its partitions or shards.
 
     Attributes:
-        topic: The topic's name, or the stream's.
-        partition: The partition's number, or the shard's; None for a shard whose id has none.
-        shard: The shard's id; None for a partition of a topic.
-        lag_records: How many offsets of a topic are not finished, as of the last fetch; None where it is not known.
-        lag_ms: For how long the oldest record of a shard that is not finished has waited, 0 if there is none; None for
+        topic: The name of the topic or the stream.
+        partition: The number of the partition or the shard; None for a shard whose id has no number.
+        shard: The id of the shard; None for a partition of a topic.
+        lag_records: The number of offsets that are not finished, as of the last fetch; None if it is not known, and for
+            shards.
+        lag_ms: The age in milliseconds of the shard's oldest record that is not finished; 0 if there is none. None for
             topics, and before the first fetch.
-        error: Why it cannot be read at present.
+        error: The reason why the partition or shard cannot be read at present; None if there is none.
     """
 
     topic: str
@@ -62,23 +63,23 @@ class PartitionStatus:
 
 
 class ReadableFile(Protocol):
-    """What a `FileRange` needs of the file behind it."""
+    """A file that a `FileRange` refers to."""
 
     def fileno(self) -> int | None:
-        """Return the descriptor that `sendfile` may read from, or None when there is no real file."""
+        """Return the descriptor for `sendfile`; None if there is no file of the operating system."""
 
     def buffers(self, position: int, size: int) -> Sequence[Buffer]:
-        """Return `size` bytes from byte `position` on, in as many pieces as they are stored in.
+        """Return `size` bytes from byte `position` on, in the pieces in which they are stored.
 
         The pieces stay valid and unchanged after later appends, truncations and removal of the file.
         """
 
 
 class FileRange:
-    """Whole record batches as they lie in a segment file: `size` bytes from byte `position` on.
+    """Whole record batches in a segment file: `size` bytes from byte `position` on.
 
-    It holds the file, not a copy: the bytes go from the page cache to the socket. Removing the segment
-    meanwhile is safe, the file closes when the last range that refers to it is gone.
+    A range refers to the file and copies nothing: `sendfile` moves the bytes from the page cache to the socket. The
+    segment may be deleted meanwhile, because the file closes after the last range that refers to it is gone.
     """
 
     __slots__ = ("file", "position", "size")
@@ -95,9 +96,9 @@ class FileRange:
         return f"FileRange(position={self.position}, size={self.size})"
 
     def read(self) -> bytes:
-        """Return the bytes as one object (a copy; for tests and for readers that parse records)."""
+        """Return a copy of the bytes as one object, for tests and for readers that parse records."""
         return b"".join(self.file.buffers(self.position, self.size))
 
 
 Payload = Buffer | FileRange
-"""What may stand in a message's `records` field: bytes at hand, or a range of a file."""
+"""The value of a message's `records` field: bytes in memory, or a range of a file."""

@@ -10,11 +10,15 @@ import pytest
 from headrace import TopicPartition
 from headrace.clients.config import ClientConfig
 from headrace.clients.drivers import open_blocking_driver
-from headrace.clients.flows import membership
+from headrace.clients.flows import classic_group
+from headrace.clients.flows.classic_group import (
+    ClassicMemberSettings,
+    Membership,
+    encode_subscription,
+)
 from headrace.clients.flows.coordinator import find_coordinator
-from headrace.clients.flows.membership import GroupSettings, Membership, encode_subscription
 from headrace.clients.flows.offsets import (
-    Committer,
+    CommitIdentity,
     OffsetAndMetadata,
     commit_offsets,
     committed_offsets,
@@ -26,7 +30,7 @@ from headrace.protocol.messages.sync_group import SyncGroupRequestAssignment, Sy
 from tests.acceptance.place import QUICK, Member, Place, until
 from tests.fixtures.consumer_simulation import ConsumerSimulation, rebalance
 
-YOURS = membership.encode_assignment([TopicPartition("t", 0)])
+YOURS = classic_group.encode_assignment([TopicPartition("t", 0)])
 
 
 class Peer:
@@ -34,7 +38,7 @@ class Peer:
 
     def __init__(self, place: Place, group: str) -> None:
         self.place = place
-        self.settings = GroupSettings(
+        self.settings = ClassicMemberSettings(
             group_id=group, session_timeout_ms=6_000, rebalance_timeout_ms=6_000
         )
         where: dict[str, Any] = (
@@ -45,12 +49,12 @@ class Peer:
         self.member = Membership("", -1)
 
     def join(self, assignor: str = "range", **settings: Any) -> JoinGroupResponse:
-        chosen = GroupSettings(**{**vars_of(self.settings), **settings})
+        chosen = ClassicMemberSettings(**{**vars_of(self.settings), **settings})
         protocols = [(assignor, encode_subscription(["t"]))]
-        join = membership.join_group(self.state, chosen, self.member.member_id, protocols)
+        join = classic_group.join_group(self.state, chosen, self.member.member_id, protocols)
         answer = self.driver.run(join)
         if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
-            again = membership.join_group(self.state, chosen, answer.member_id, protocols)
+            again = classic_group.join_group(self.state, chosen, answer.member_id, protocols)
             answer = self.driver.run(again)
         if not answer.error_code:
             self.member = Membership(answer.member_id, answer.generation_id)
@@ -61,23 +65,25 @@ class Peer:
             SyncGroupRequestAssignment(member_id=one.member_id, assignment=YOURS)
             for one in joined.members
         ]
-        return self.driver.run(membership.sync_group(self.state, self.settings, joined, everything))
+        return self.driver.run(
+            classic_group.sync_group(self.state, self.settings, joined, everything)
+        )
 
     def heartbeat(self, member_id: str | None = None, generation: int | None = None) -> ErrorCode:
         who = Membership(
             self.member.member_id if member_id is None else member_id,
             self.member.generation_id if generation is None else generation,
         )
-        response = self.driver.run(membership.heartbeat(self.state, self.settings, who))
+        response = self.driver.run(classic_group.heartbeat(self.state, self.settings, who))
         return ErrorCode(response.error_code)
 
     def commit(self, topic: str, generation: int) -> None:
-        who = Committer(generation, self.member.member_id)
+        who = CommitIdentity(generation, self.member.member_id)
         offsets = {TopicPartition(topic, 0): OffsetAndMetadata(3)}
         self.driver.run(commit_offsets(self.state, self.settings.group_id, offsets, who))
 
 
-def vars_of(settings: GroupSettings) -> dict[str, Any]:
+def vars_of(settings: ClassicMemberSettings) -> dict[str, Any]:
     return {name: getattr(settings, name) for name in settings.__slots__}
 
 
@@ -107,7 +113,7 @@ def test_b3_join_sync_heartbeat_leave(peer, place, name) -> None:
     assert bytes(peer.sync(joined).assignment) == YOURS
     assert peer.heartbeat() is ErrorCode.NONE
     assert place.admin().describe_group(name).state == "Stable"
-    peer.driver.run(membership.leave(peer.state, peer.settings, peer.member))
+    peer.driver.run(classic_group.leave(peer.state, peer.settings, peer.member))
     assert place.admin().describe_group(name).state == "Empty"
 
 

@@ -95,13 +95,13 @@ def test_b7_what_talks_to_the_coordinator_is_small() -> None:
         for path in (
             "consumer/member.py",
             "consumer/classic.py",
-            "consumer/server_side.py",
-            "flows/membership.py",
-            "flows/consumer_group.py",
+            "consumer/kip848.py",
+            "flows/classic_group.py",
+            "flows/kip848.py",
             "flows/coordinator.py",
         )
     }
-    one_protocol = sizes["consumer/server_side.py"] + sizes["flows/consumer_group.py"]
+    one_protocol = sizes["consumer/kip848.py"] + sizes["flows/kip848.py"]
     assert sum(sizes.values()) - one_protocol < 1_000, sizes
     assert one_protocol < 600, sizes
 

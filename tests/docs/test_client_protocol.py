@@ -9,7 +9,7 @@ import pytest
 from crc32c import crc32c
 
 from headrace.clients.assignors import MemberSubscription, RangeAssignor
-from headrace.clients.flows import membership
+from headrace.clients.flows import classic_group
 from headrace.errors import ErrorCode
 from headrace.protocol.frame import (
     RequestHeader,
@@ -41,11 +41,11 @@ LAYOUTS = {title: parse_layout(text) for title, text in blocks(PAGE, "layout").i
 EXAMPLES = blocks(PAGE, "hex")
 
 MEMBER, OTHER = "billing-1-7f3a", "billing-2-c05d"
-SUBSCRIPTION = membership.encode_subscription(["orders"])[:-6]  # up to version 1: no generation
+SUBSCRIPTION = classic_group.encode_subscription(["orders"])[:-6]  # up to version 1: no generation
 SUBSCRIPTION = b"\x00\x00" + SUBSCRIPTION[2 : 2 + 4 + 8 + 4]  # version 0: topics and user data
-SHARE = membership.encode_assignment([TopicPartition("orders", n) for n in (0, 1, 2)])
+SHARE = classic_group.encode_assignment([TopicPartition("orders", n) for n in (0, 1, 2)])
 SHARE = b"\x00\x00" + SHARE[2:]
-OTHER_SHARE = membership.encode_assignment([TopicPartition("orders", n) for n in (3, 4, 5)])
+OTHER_SHARE = classic_group.encode_assignment([TopicPartition("orders", n) for n in (3, 4, 5)])
 OTHER_SHARE = b"\x00\x00" + OTHER_SHARE[2:]
 BATCH = build_batch(
     [
@@ -357,8 +357,8 @@ def test_the_broker_serves_the_versions_of_the_layouts() -> None:
 def test_the_reader_reads_each_batch_of_the_page() -> None:
     records = list(read_records(BATCH + CONTROL_BATCH))
     assert [record.offset for record in records] == [40, 41, 42]
-    assert membership.decode_assignment(SHARE)[2] == TopicPartition("orders", 2)
-    assert membership.decode_subscription(SUBSCRIPTION) == {"orders"}
+    assert classic_group.decode_assignment(SHARE)[2] == TopicPartition("orders", 2)
+    assert classic_group.decode_subscription(SUBSCRIPTION) == {"orders"}
 
 
 def test_the_varints_of_the_page_are_right() -> None:

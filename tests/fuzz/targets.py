@@ -17,7 +17,7 @@ import pytest
 from crc32c import crc32c
 
 from headrace.broker.context import CloseConnection
-from headrace.clients.flows.membership import decode_assignment, decode_subscription
+from headrace.clients.flows.classic_group import decode_assignment, decode_subscription
 from headrace.core.coordinator.state.classic_states import GroupState
 from headrace.core.coordinator.state.records import (
     CommittedOffset,

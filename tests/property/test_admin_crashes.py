@@ -15,8 +15,8 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from headrace.broker.requests.config_changes import ConfigOperation
 from headrace.metadata_stores.memory import MemoryMetadataStore
+from headrace.protocol.config_operation import ConfigOperation
 from headrace.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsTopic,

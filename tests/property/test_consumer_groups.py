@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from headrace.clients.consumer.classic import ClassicMember
+from headrace.clients.consumer.classic import ClassicProtocolMember
 from headrace.errors import ApiError, NotAssignedError, TransportError
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
 from headrace.protocol.messages.heartbeat import HeartbeatRequest
@@ -71,7 +71,7 @@ class Worker:
         member = self.program.core._member
         if member is None:
             return -1
-        assert isinstance(member, ClassicMember)
+        assert isinstance(member, ClassicProtocolMember)
         return member._owned_generation
 
     def on_assigned(self, partitions: list[TopicPartition]) -> None:

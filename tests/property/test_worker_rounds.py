@@ -12,7 +12,7 @@ from unittest.mock import patch
 import pytest
 
 from headrace.clients.consumer.group_metadata import GroupMetadata
-from headrace.clients.consumer.member import Member
+from headrace.clients.consumer.member import ConsumerMember
 from headrace.errors import FatalTransactionError, HeadraceError
 from headrace.workers.delivery import AtLeastOnce
 from headrace.workers.job_runner import JobRunner
@@ -183,7 +183,7 @@ EXACTLY_ONCE_FAULTS: dict[str, tuple[int, str, Any]] = {
         "",
         both(
             patch("headrace.workers.transacting.member_of", lambda consumer: NO_PRODUCER),
-            patch.object(Member, "_session_ended", lambda self: None),
+            patch.object(ConsumerMember, "_session_ended", lambda self: None),
         ),
     ),
 }

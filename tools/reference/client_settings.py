@@ -9,7 +9,7 @@ from typing import Any, Final
 from headrace import aio
 from headrace.clients import config as client_config
 from headrace.clients.config import ALIASES, ClientConfig, ConsumerConfig, ProducerConfig
-from headrace.clients.security import JAVA_ONLY, SecurityConfig
+from headrace.clients.security import JAVA_ONLY, ClientSecurityConfig
 from headrace.errors import ConfigError
 from tools.reference.declared import Declared, arguments_of, attribute_docs
 from tools.reference.markdown import code, paragraphs, prose, table, unit_of, value_of
@@ -37,14 +37,14 @@ ARGUMENTS: Final = (("Producer", aio.Producer), ("Consumer", aio.Consumer), ("Ad
 
 def clients_page() -> str:
     """Return the page of clients' settings."""
-    security = {each.name for each in fields(SecurityConfig)}
+    security = {each.name for each in fields(ClientSecurityConfig)}
     general = {each.name for each in fields(ClientConfig)}
     text = PAGE_HEAD
     for title, owner, leave_out in (
         ("All clients", ClientConfig, security),
         ("Producers", ProducerConfig, general),
         ("Consumers", ConsumerConfig, general),
-        ("Encryption and authentication", SecurityConfig, set[str]()),
+        ("Encryption and authentication", ClientSecurityConfig, set[str]()),
     ):
         text += f"\n## {title}\n\n{_properties(owner, leave_out)}"
     java = ", ".join(map(code, JAVA_ONLY))

@@ -1,8 +1,9 @@
-/* From the records of batches to the buffers of Arrow columns, without an object for each record.
+/* Writes the records of batches into the buffers of Arrow columns, without a Python object for each record.
  *
- * Its twin in Python is `headrace.spark.source.columns`, which says what is right. What is not well-formed is left to
- * the twin, from the record on where it was found. A record is read as a whole before anything of it is kept, and each
- * read is checked against the end of its record. Columns that nobody asked for are passed over.
+ * The reference implementation in Python is `headrace.spark.source.columns`, which defines the correct result. The
+ * first record that is not well-formed, and all records after it, are left to the reference implementation. A record
+ * is read completely before any part of it is stored, and each read is checked against the end of its record. Columns
+ * that the caller does not request are skipped.
  */
 
 #define PY_SSIZE_T_CLEAN
@@ -12,16 +13,17 @@
 
 #include "_varints.h"
 
-#define MAX_BYTES (INT32_MAX / 4) /* of several records; header names may become three times as long */
+#define MAX_BYTES (INT32_MAX / 4) /* limit for several records, because header names may become three times as long */
 #define MAX_NAME_BYTES (INT32_MAX / 3)
 
-enum Verdict { DONE = 0, FULL = 1, DAMAGED = 2, SKIPPED = 3, PAST = 4, FAILED = -1 };
+/* The outcome of reading a record. SKIPPED and PAST: its offset is before or after the requested range. */
+enum Outcome { DONE = 0, FULL = 1, DAMAGED = 2, SKIPPED = 3, PAST = 4, FAILED = -1 };
 
-/* ---------------------------------------------------------------- buffers that grow */
+/* ---------------------------------------------------------------- growing buffers */
 
-/* Arrow reads the bytes of the object where they are, so that nothing is copied again. */
+/* A growing buffer in a bytes object. Arrow reads the bytes in place, so they are not copied again. */
 typedef struct {
-    PyObject *bytes; /* NULL: nothing yet */
+    PyObject *bytes; /* NULL while the buffer is empty */
     Py_ssize_t used, capacity;
 } Buffer;
 
@@ -76,7 +78,7 @@ drop(Buffer *buffer)
     buffer->used = buffer->capacity = 0;
 }
 
-/* Gives the object away. */
+/* Returns the bytes object, and empties the buffer. */
 static PyObject *
 release(Buffer *buffer)
 {
@@ -109,7 +111,7 @@ binary_reserve(Binary *column, Py_ssize_t entries)
     return 0;
 }
 
-/* Adds an entry, for which there is room, of bytes, for which there is; a size of -1 is null. */
+/* Adds an entry; a size of -1 is null. The caller has reserved space for the entry and its bytes. */
 static inline void
 binary_put(Binary *column, const void *bytes, int64_t size)
 {
@@ -140,7 +142,7 @@ binary_drop(Binary *column)
     column->count = column->nulls = 0;
 }
 
-/* (nulls, validity or None, ends, bytes) */
+/* Returns (nulls, validity or None, ends, bytes), and empties the column. */
 static PyObject *
 binary_release(Binary *column)
 {
@@ -241,7 +243,7 @@ reserve_rows(ColumnWriter *self, Py_ssize_t more)
     return 0;
 }
 
-/* ---------------------------------------------------------------- the walk */
+/* ---------------------------------------------------------------- reading records */
 
 typedef struct {
     int64_t base_offset, base_timestamp, start, end;
@@ -258,12 +260,12 @@ typedef struct {
 typedef struct {
     int64_t offset, timestamp_us;
     Field key, value;
-    const uint8_t *headers; /* behind their number */
+    const uint8_t *headers; /* after their count */
     int64_t header_count, name_bytes, content_bytes;
     const uint8_t *end;
 } Record;
 
-/* Each of the functions that read returns what follows, or NULL for what the twin must judge. */
+/* Each function that reads returns the position after the data; NULL if the reference implementation must check it. */
 
 static inline const uint8_t *
 read_field(const uint8_t *at, const uint8_t *end, Field *field)
@@ -306,7 +308,7 @@ read_timestamp(const Batch *batch, int64_t delta, int64_t *timestamp_us)
     return !__builtin_mul_overflow(timestamp, (int64_t)1000, timestamp_us);
 }
 
-static inline enum Verdict
+static inline enum Outcome
 read_record(const ColumnWriter *self, const Batch *batch, const uint8_t *at, const uint8_t *limit, Record *record)
 {
     const uint8_t *const begin = at;
@@ -315,7 +317,7 @@ read_record(const ColumnWriter *self, const Batch *batch, const uint8_t *at, con
     if (at == NULL || length < MIN_RECORD_LENGTH || length > limit - at)
         return DAMAGED;
     record->end = at + length;
-    at = read_varint(at + 1, record->end, 64, &timestamp_delta); /* behind the attributes, which mean nothing */
+    at = read_varint(at + 1, record->end, 64, &timestamp_delta); /* after the attributes, which are unused */
     if (at == NULL || (at = read_varint(at, record->end, 32, &offset_delta)) == NULL
         || __builtin_add_overflow(batch->base_offset, offset_delta, &record->offset))
         return DAMAGED;
@@ -335,7 +337,7 @@ read_record(const ColumnWriter *self, const Batch *batch, const uint8_t *at, con
     return DONE;
 }
 
-/* Adds a name; what is no UTF-8 in it becomes U+FFFD, as in Python. */
+/* Adds a name. Bytes that are not UTF-8 become U+FFFD, as in Python. */
 static int
 put_name(Binary *names, const Field *name)
 {
@@ -369,7 +371,7 @@ put_headers(ColumnWriter *self, const Record *record)
             || binary_reserve(&self->contents, (Py_ssize_t)record->header_count) < 0))
         return -1;
     for (int64_t index = 0; index < record->header_count; index++) {
-        Field name = {NULL, 0}, content = {NULL, 0}; /* they have been read before, so that this cannot fail */
+        Field name = {NULL, 0}, content = {NULL, 0}; /* read_headers has checked them, so this cannot fail */
         at = read_field(read_field(at, record->end, &name), record->end, &content);
         if (reserve(&self->names.data, (Py_ssize_t)name.size) < 0
             || reserve(&self->contents.data, content.size < 0 ? 0 : (Py_ssize_t)content.size) < 0
@@ -407,28 +409,28 @@ put_record(ColumnWriter *self, const Batch *batch, const Record *record)
     return 0;
 }
 
-/* Reads records until all are read or one of them ends it; moves `at` and `left` to the first that was not read. */
-static enum Verdict
+/* Reads records until all are read or one cannot be added; moves `at` and `left` to the first record not read. */
+static enum Outcome
 walk_records(ColumnWriter *self, const Batch *batch, const uint8_t **at, const uint8_t *limit, Py_ssize_t *left)
 {
     Record record = {0};
-    const Py_ssize_t room = self->max_rows - self->rows;
-    if (reserve_rows(self, *left < room ? *left : room) < 0)
+    const Py_ssize_t space = self->max_rows - self->rows;
+    if (reserve_rows(self, *left < space ? *left : space) < 0)
         return FAILED;
     for (; *left > 0; --*left) {
-        const enum Verdict verdict = read_record(self, batch, *at, limit, &record);
-        if (verdict == PAST) { /* offsets ascend: nothing that is wanted follows */
+        const enum Outcome outcome = read_record(self, batch, *at, limit, &record);
+        if (outcome == PAST) { /* offsets ascend, so no requested record follows */
             *at = limit;
             *left = 0;
             return DONE;
         }
-        if (verdict == DONE) {
+        if (outcome == DONE) {
             if (put_record(self, batch, &record) < 0)
                 return FAILED;
             self->bytes += record.end - *at;
         }
-        else if (verdict != SKIPPED) {
-            return verdict;
+        else if (outcome != SKIPPED) {
+            return outcome;
         }
         *at = record.end;
     }
@@ -438,9 +440,9 @@ walk_records(ColumnWriter *self, const Batch *batch, const uint8_t **at, const u
 PyDoc_STRVAR(walk_doc,
 "walk(section, place, count, base_offset, base_timestamp, fixed_timestamp, timestamp_type, start, end)\n"
 "--\n\n"
-"Add those of `count` records, the first at byte `place`, whose offsets lie from `start` to below `end`.\n\n"
-"Return the place and number of those that are left, and why: 0 none are, 1 there is no room for the next,\n"
-"2 the next is not well-formed.");
+"Add those of `count` records from byte `place` on whose offsets are at least `start` and below `end`.\n\n"
+"Return the position and the number of the remaining records, and the reason: 0 no records remain, 1 there is no\n"
+"space for the next one, 2 the next one is not well-formed.");
 
 static PyObject *
 writer_walk(ColumnWriter *self, PyObject *args)
@@ -466,17 +468,17 @@ writer_walk(ColumnWriter *self, PyObject *args)
     else if (!PyErr_Occurred()) {
         const uint8_t *at = (const uint8_t *)section.buf + place;
         const uint8_t *limit = (const uint8_t *)section.buf + section.len;
-        const enum Verdict verdict = walk_records(self, &batch, &at, limit, &left);
-        if (verdict == FAILED)
-            writer_drop(self); /* part of a record may be there */
+        const enum Outcome outcome = walk_records(self, &batch, &at, limit, &left);
+        if (outcome == FAILED)
+            writer_drop(self); /* a part of a record may have been added */
         else
-            result = Py_BuildValue("(nni)", (Py_ssize_t)(at - (const uint8_t *)section.buf), left, (int)verdict);
+            result = Py_BuildValue("(nni)", (Py_ssize_t)(at - (const uint8_t *)section.buf), left, (int)outcome);
     }
     PyBuffer_Release(&section);
     return result;
 }
 
-/* ---------------------------------------------------------------- handing over */
+/* ---------------------------------------------------------------- returning the columns */
 
 static int
 add_column(PyObject *columns, const char *name, PyObject *buffers)
@@ -498,8 +500,8 @@ release_headers(ColumnWriter *self)
 
 PyDoc_STRVAR(take_doc,
 "take()\n--\n\n"
-"Return the buffers of the rows by the names of their columns, and start over.\n\n"
-"Columns of bytes are (nulls, validity or None, ends, bytes); headers are (entries, ends, names, contents).");
+"Return the buffers of the rows by column name, and remove the rows.\n\n"
+"A column of bytes is (nulls, validity or None, ends, bytes). Headers are (entries, ends, names, contents).");
 
 static PyObject *
 writer_take(ColumnWriter *self, PyObject *Py_UNUSED(ignored))

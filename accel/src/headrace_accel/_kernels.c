@@ -1,8 +1,9 @@
 /* The loops of Headrace that run once for each record.
  *
- * Each has a twin in Python, which says what is right. Decoding takes what is well-formed and gives anything else back
- * to the twin, which then finds the error and words it: so there is one place that judges damaged batches, and being
- * too careful here is never wrong. Every read is checked against the end of its record.
+ * Each loop has a reference implementation in Python, which defines the correct result. The decoder here accepts only
+ * well-formed records. It leaves all other records to the reference implementation, which finds the error and writes
+ * its message. So only one place decides about damaged batches, and a check here may be too strict. Every read is
+ * checked against the end of its record.
  */
 
 #define PY_SSIZE_T_CLEAN
@@ -18,9 +19,9 @@
 
 /* ---------------------------------------------------------------- decoding */
 
-/* Each returns 1 for done, 0 for data that the twin must judge, -1 for a Python error. */
+/* Each function returns 1 on success, 0 if the reference implementation must check the data, -1 for a Python error. */
 
-/* Reads bytes or, for a length of -1, None. */
+/* Reads a field: bytes, or None for a length of -1. */
 static inline int
 read_field(const uint8_t **at, const uint8_t *end, PyObject **field)
 {
@@ -96,11 +97,11 @@ read_headers(const uint8_t **at, const uint8_t *end, PyObject *empty, PyObject *
 
 typedef struct {
     int64_t base_offset, base_timestamp;
-    PyObject *fixed_timestamp; /* borrowed; None: each record has its own */
+    PyObject *fixed_timestamp; /* borrowed; None: each record has its own timestamp */
     PyTypeObject *kind;
-    PyObject *before, *after; /* borrowed: what the records have in common */
+    PyObject *before, *after; /* borrowed: the fields that all records share, before and after the record's own */
     PyObject *empty;
-    int untracked; /* nothing that the records hold can refer to anything */
+    int untracked; /* whether the shared fields are only text and numbers */
 } Shape;
 
 static PyObject *
@@ -120,7 +121,7 @@ new_record(const Shape *shape, PyObject *fields[5])
     for (Py_ssize_t index = 0; index < after; index++)
         PyTuple_SET_ITEM(record, before + 5 + index, Py_NewRef(PyTuple_GET_ITEM(shape->after, index)));
     if (shape->untracked && fields[4] == shape->empty)
-        PyObject_GC_UnTrack(record); /* no cycle can go through it: the collector need not visit it */
+        PyObject_GC_UnTrack(record); /* it cannot be part of a reference cycle, so the collector need not visit it */
     return record;
 }
 
@@ -132,7 +133,7 @@ read_record(const uint8_t **at, const uint8_t *limit, const Shape *shape, PyObje
     if (next == NULL || length < MIN_RECORD_LENGTH || length > limit - next)
         return 0;
     const uint8_t *end = next + length;
-    next = read_varint(next + 1, end, 64, &timestamp_delta); /* behind the attributes, which mean nothing */
+    next = read_varint(next + 1, end, 64, &timestamp_delta); /* after the attributes, which are unused */
     if (next == NULL)
         return 0;
     next = read_varint(next, end, 32, &offset_delta);
@@ -176,8 +177,9 @@ all_atoms(PyObject *fields)
     return 1;
 }
 
-/* Reads so many records from `place` on, or up to the first one with headers that ends `most_bytes` behind it or later.
- * Returns them and the place behind the last; None where the twin must judge. */
+/* Reads `count` records from byte `place` on. Stops earlier after a record with headers that ends at least `most_bytes`
+ * bytes after `place`. Returns the records and the position after the last one; None if the reference implementation
+ * must check the data. */
 static PyObject *
 read_slice(const Py_buffer *data, Py_ssize_t place, Py_ssize_t count, Py_ssize_t most_bytes, const Shape *shape)
 {
@@ -213,9 +215,10 @@ read_slice(const Py_buffer *data, Py_ssize_t place, Py_ssize_t count, Py_ssize_t
 PyDoc_STRVAR(decode_records_doc,
 "decode_records(data, place, count, most_bytes, base_offset, base_timestamp, fixed_timestamp, kind, before, after)\n"
 "--\n\n"
-"Return `count` of the records in the bytes behind a batch's header and the place behind the last of them, or None\n"
-"where they are not well-formed. They are fewer where one with headers ends `most_bytes` behind `place`, or later.\n\n"
-"Each is a `kind`, a named tuple, of `before`, offset, timestamp, key, value, headers, `after`.");
+"Decode `count` records from byte `place` of the bytes after a batch's header. Return them and the position after the\n"
+"last one, or None if they are not well-formed. There are fewer records if one with headers ends at least\n"
+"`most_bytes` after `place`.\n\n"
+"Each record is a `kind`, a named tuple of `before`, offset, timestamp, key, value, headers, `after`.");
 
 static PyObject *
 decode_records(PyObject *Py_UNUSED(module), PyObject *args)
@@ -408,12 +411,12 @@ writer_add(RecordWriter *self, PyObject *given_key, PyObject *given_value, PyObj
 {
     PyObject *encoded = NULL;
     const char *tail = "";
-    Py_ssize_t tail_size = 1; /* a count of none */
+    Py_ssize_t tail_size = 1; /* the count of headers, which is 0 */
     const int with_headers = has_headers(headers);
     if (with_headers < 0)
         return -1;
     if (with_headers) {
-        /* Rare enough to be encoded by the twin; a copy of its own, since it runs the program's code. */
+        /* Headers are rare, so Python code encodes them. It may run code of the program, so it makes a copy. */
         encoded = PyObject_CallOneArg(self->encode_headers, headers);
         if (encoded == NULL)
             return -1;
@@ -440,7 +443,7 @@ writer_add(RecordWriter *self, PyObject *given_key, PyObject *given_value, PyObj
 
 PyDoc_STRVAR(append_doc,
 "append(key, value, headers=(), timestamp_ms=0)\n--\n\n"
-"Add a record; false, and nothing added, when it does not fit any more.");
+"Add a record. Return False, and add nothing, if it does not fit into the batch.");
 
 static int
 as_timestamp(PyObject *given, int64_t *timestamp)
@@ -453,7 +456,7 @@ as_timestamp(PyObject *given, int64_t *timestamp)
     return -1;
 }
 
-/* Puts the arguments of a call in their places. */
+/* Puts the arguments of a call into the order of `known`. */
 static int
 append_arguments(PyObject *const *args, Py_ssize_t count, PyObject *names, PyObject *found[4])
 {
@@ -494,7 +497,7 @@ writer_append(RecordWriter *self, PyObject *const *args, Py_ssize_t count, PyObj
 
 PyDoc_STRVAR(extend_doc,
 "extend(values, start, timestamp_ms)\n--\n\n"
-"Add values[start:] without keys and headers, as many as fit; return how many that were.");
+"Add values[start:], as many as fit, without keys and headers. Return their number.");
 
 static PyObject *
 writer_extend(RecordWriter *self, PyObject *const *args, Py_ssize_t count)
@@ -584,10 +587,10 @@ static PyMethodDef writer_methods[] = {
 };
 
 static PyGetSetDef writer_values[] = {
-    {"size", (getter)writer_size, NULL, "Bytes of the batch so far, its header included.", NULL},
-    {"count", (getter)writer_count, NULL, "Number of records.", NULL},
-    {"base_timestamp", (getter)writer_base_timestamp, NULL, "Timestamp of the first record.", NULL},
-    {"max_timestamp", (getter)writer_max_timestamp, NULL, "The latest timestamp.", NULL},
+    {"size", (getter)writer_size, NULL, "The present size of the batch in bytes, with its header.", NULL},
+    {"count", (getter)writer_count, NULL, "The number of records.", NULL},
+    {"base_timestamp", (getter)writer_base_timestamp, NULL, "The timestamp of the first record.", NULL},
+    {"max_timestamp", (getter)writer_max_timestamp, NULL, "The latest timestamp; -1 without records.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

@@ -1,6 +1,6 @@
-/* Rows of Arrow columns on their way into the batches of a producer, without a Python object for each.
+/* Adds rows of Arrow columns to the batches of a producer, without a Python object for each row.
  *
- * The twin is `Rows.fill` of headrace.clients.producer.many, which takes rows as tuples.
+ * The reference implementation is `Rows.fill` of headrace.clients.producer.many, which takes rows as tuples.
  */
 
 #define PY_SSIZE_T_CLEAN
@@ -10,23 +10,23 @@
 
 #include "_writer.h"
 
-/* A column, or none of that name. Of numbers `data` has the values, of bytes what `ends` divides. */
+/* A column of the rows. `data` has the numbers, or the bytes of all entries, which `ends` divides. */
 typedef struct {
-    int there;
+    int there; /* whether the rows have this column */
     Py_ssize_t offset;
-    Py_buffer validity, ends, data; /* obj is NULL where there is none */
+    Py_buffer validity, ends, data; /* obj is NULL for a missing buffer */
 } Column;
 
 typedef struct {
     PyObject_HEAD
     Py_ssize_t count, position;
-    int64_t timestamp_ms; /* of rows without one */
+    int64_t timestamp_ms; /* the timestamp of rows that have none */
     Column key, value, timestamp, partition;
 } RowColumns;
 
 typedef struct {
     Field key, value;
-    int64_t timestamp_ms, partition; /* -1: it names none */
+    int64_t timestamp_ms, partition; /* partition -1: the row names none */
 } Row;
 
 static int
@@ -43,7 +43,7 @@ take_buffer(PyObject *given, Py_buffer *buffer, Py_ssize_t least)
     return -1;
 }
 
-/* Takes (offset, validity, ends, data), or None; `width` is that of a number, 0 for bytes. */
+/* Reads (offset, validity, ends, data), or None. `width` is the size of a number in bytes; 0 for a column of bytes. */
 static int
 take_column(PyObject *given, Column *column, Py_ssize_t count, Py_ssize_t width)
 {
@@ -151,7 +151,7 @@ read_row(const RowColumns *self, Py_ssize_t index, Row *row)
     if (read_bytes(&self->key, index, &row->key) < 0 || read_bytes(&self->value, index, &row->value) < 0)
         return -1;
     row->timestamp_ms = self->timestamp_ms;
-    if (is_there(&self->timestamp, index)) { /* microseconds: whole milliseconds downwards */
+    if (is_there(&self->timestamp, index)) { /* microseconds, rounded down to milliseconds */
         const int64_t time = ((const int64_t *)self->timestamp.data.buf)[self->timestamp.offset + index];
         row->timestamp_ms = time / 1000 - (time % 1000 < 0);
     }
@@ -176,7 +176,7 @@ as_tuple(const Row *row, int64_t partition)
     return Py_BuildValue("(NN()LN)", bytes_of(&row->key), bytes_of(&row->value), (long long)row->timestamp_ms, place);
 }
 
-/* Returns the writer of a partition's open batch, borrowed; NULL where there is none, or with an error. */
+/* Returns the writer of a partition's open batch as a borrowed reference; NULL if there is none, or after an error. */
 static RecordWriter *
 find_writer(PyObject *queues, Py_ssize_t partition)
 {
@@ -193,11 +193,11 @@ find_writer(PyObject *queues, Py_ssize_t partition)
         return NULL;
     }
     PyObject *append = PyObject_GetAttrString(batch, "append");
-    Py_DECREF(batch); /* the queue has it */
+    Py_DECREF(batch); /* the queue keeps a reference */
     if (append == NULL)
         return NULL;
     PyObject *writer = PyCFunction_Check(append) ? PyCFunction_GET_SELF(append) : NULL;
-    Py_DECREF(append); /* the batch has it */
+    Py_DECREF(append); /* the batch keeps a reference */
     if (writer == NULL || !Py_IS_TYPE(writer, &RecordWriterType)) {
         PyErr_SetString(PyExc_TypeError, "batches are filled by the accelerator's RecordWriter");
         return NULL;
@@ -205,7 +205,7 @@ find_writer(PyObject *queues, Py_ssize_t partition)
     return (RecordWriter *)writer;
 }
 
-/* 1 for added, 0 for a row that has no batch with room for it, -1 for an error. */
+/* Returns 1 if the row was added, 0 if no open batch has space for it, -1 for an error. */
 static int
 add_row(const Row *row, Py_ssize_t place, Py_ssize_t partitions, PyObject *queues, RecordWriter **writers)
 {
@@ -239,9 +239,9 @@ fill(RowColumns *self, PyObject *queues, Py_ssize_t partitions, Py_ssize_t hashe
 
 PyDoc_STRVAR(fill_doc,
 "fill(queues, count, hashed, sticky)\n--\n\n"
-"Add rows to the open batches of queues until there is none with room for the next; return that one, or None.\n\n"
-"A row without a partition goes where its key's hash says, among `hashed` unless that is 0, or else to the\n"
-"partition `sticky` unless that is -1.");
+"Add rows to the open batches of queues. Return the first row for which no open batch has space, or None at the end.\n\n"
+"The hash of its key chooses the partition of a row without a partition, among `hashed` partitions. If `hashed` is 0,\n"
+"or the row has no key, it goes to the partition `sticky`, unless that is -1.");
 
 static PyObject *
 rows_fill(RowColumns *self, PyObject *const *args, Py_ssize_t count)
@@ -261,7 +261,7 @@ rows_fill(RowColumns *self, PyObject *const *args, Py_ssize_t count)
         PyErr_SetString(PyExc_ValueError, "a topic has a partition at least");
         return NULL;
     }
-    /* Looked for once in a call: nothing else runs meanwhile that could close a batch. */
+    /* Each writer is looked up once in a call. No other code runs meanwhile that could close a batch. */
     RecordWriter **writers = PyMem_Calloc((size_t)partitions, sizeof *writers);
     if (writers == NULL)
         return PyErr_NoMemory();
@@ -279,7 +279,7 @@ PyTypeObject RowColumnsType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "headrace_accel._kernels.RowColumns",
     .tp_doc = "RowColumns(count, timestamp_ms, key, value, timestamp, partition)\n--\n\n"
-              "Rows of Arrow columns: each (offset, validity or None, ends or None, content or None), or None.",
+              "Rows of Arrow columns. A column is (offset, validity or None, ends or None, content or None), or None.",
     .tp_basicsize = sizeof(RowColumns),
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_new = PyType_GenericNew,

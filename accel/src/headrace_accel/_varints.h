@@ -1,4 +1,4 @@
-/* Zigzag varints, as records have them. */
+/* Zigzag varints, which the fields of records use. */
 
 #ifndef HEADRACE_VARINTS_H
 #define HEADRACE_VARINTS_H
@@ -6,14 +6,14 @@
 #include <stdint.h>
 #include <stddef.h>
 
-#define MAX_HEADERS (1 << 16) /* of one record, as the twins have it */
-#define MIN_RECORD_LENGTH 6 /* what a record says of itself at least: its own length is one byte more */
+#define MAX_HEADERS (1 << 16) /* the largest number of headers of one record, as in the reference implementations */
+#define MIN_RECORD_LENGTH 6 /* the least value of a record's length field, which does not count itself */
 
 /* Reads a zigzag varint of at most `bits` bits; NULL if it is cut off or too long. */
 static inline const uint8_t *
 read_varint(const uint8_t *at, const uint8_t *end, int bits, int64_t *value)
 {
-    if (at < end && *at < 0x80) { /* nearly always */
+    if (at < end && *at < 0x80) { /* the most frequent case */
         *value = (int64_t)(*at >> 1) ^ -(int64_t)(*at & 1);
         return at + 1;
     }
@@ -24,7 +24,7 @@ read_varint(const uint8_t *at, const uint8_t *end, int bits, int64_t *value)
             return NULL;
         const uint8_t byte = *at++;
         if (index == most - 1 && byte > (bits == 32 ? 0x0F : 0x01))
-            return NULL; /* more bits than its type has */
+            return NULL; /* more bits than the type has */
         number |= (uint64_t)(byte & 0x7F) << (7 * index);
         if (byte < 0x80) {
             *value = (int64_t)(number >> 1) ^ -(int64_t)(number & 1);

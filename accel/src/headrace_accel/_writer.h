@@ -1,4 +1,4 @@
-/* What collects the encoded records of one batch, and the hash of keys: what more than one file needs of them. */
+/* The writer for the records of one batch, and the hash of keys: the parts that more than one file uses. */
 
 #ifndef HEADRACE_WRITER_H
 #define HEADRACE_WRITER_H
@@ -12,24 +12,24 @@ typedef struct {
     PyObject *encode_headers;
     uint8_t *buffer;
     Py_ssize_t used, capacity, max_bytes, count;
-    Py_ssize_t views; /* how many look at the buffer, which stays as it is meanwhile */
+    Py_ssize_t views; /* the number of views of the buffer, which must not change while there are any */
     int64_t base_timestamp, max_timestamp;
 } RecordWriter;
 
 extern PyTypeObject RecordWriterType;
 
-/* A key or a value: bytes, or what gives its bytes away; nothing for None. */
+/* A key or a value: bytes, an object with the buffer protocol, or None. */
 typedef struct {
     const void *bytes;
     int64_t size; /* -1: None */
     Py_buffer view;
 } Field;
 
-/* Adds a record; 1 for written, 0 for a batch that is full, -1 for an error. */
+/* Adds a record. Returns 1 if it was written, 0 if the batch is full, -1 for an error. */
 int writer_put(RecordWriter *self, const Field *key, const Field *value, const char *tail, Py_ssize_t tail_size,
                int64_t timestamp);
 
-/* The 32-bit hash of a key, with the seed of Kafka's clients. */
+/* Returns the 32-bit hash of a key, with the seed of Kafka's clients. */
 static inline uint32_t
 hash_of(const uint8_t *at, Py_ssize_t size)
 {

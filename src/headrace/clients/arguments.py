@@ -1,9 +1,9 @@
-"""Checks of the arguments of public methods, by their annotations, before anything is sent.
+"""Checks of the arguments of public methods against their annotations, before a request is sent.
 
 `@checks_arguments` wraps every public method of a class. An argument that is not of the annotated type raises a
-ConfigError that names the parameter, so a wrong argument is refused alike in process, over TCP and with asyncio.
-`Annotated[int, Between(low, high)]` bounds a number; any other `int` has 64 bits. What an annotation does not tell
-(a protocol, `Any`) is left to the method.
+ConfigError that names the parameter. All clients raise the same error: in process, over TCP and with asyncio.
+`Annotated[int, Between(low, high)]` bounds a number; any other `int` has 64 bits. Arguments whose annotation is a
+protocol or `Any` are not checked here, but by the method.
 """
 
 from __future__ import annotations
@@ -39,24 +39,25 @@ Int16 = Annotated[int, Between(-(1 << 15), (1 << 15) - 1)]
 Int32 = Annotated[int, INT32]
 """A number that the protocol sends in 32 bits."""
 Count = Annotated[int, Between(0, INT32.high)]
-"""A number of things, or of a partition."""
+"""A count, or the number of a partition."""
 OffsetNumber = Annotated[int, Between(0, INT64.high)]
-"""A place in a log."""
+"""The offset of a record."""
 
 _FOR_ONE: Final = "; for one: "
 _SECRETS: Final = frozenset({"password"})
-"""Parameters whose arguments are not shown."""
+"""Parameters whose arguments do not appear in errors."""
 REPR_LENGTH: Final = 80
-"""So much of a wrong argument is shown."""
+"""The largest number of characters of a wrong argument in an error."""
 _COROUTINE_FLAG: Final = 0x80
 """The flag of a code object for coroutines. The module `inspect` has it, but its import takes too long."""
 
 Fit = Callable[[str, Any], Any]
-"""Given where an argument stands and the argument, returns what the method gets; raises ConfigError."""
+"""A function that checks one argument. It gets the position for errors and the argument, and returns the value for the
+method; it raises ConfigError."""
 
 
 def checks_arguments(cls: C) -> C:
-    """Wrap every public method of a class, and `__init__`, but for those that are `unchecked`."""
+    """Wrap `__init__` and every public method of a class, except `unchecked` ones."""
     for name, member in list(vars(cls).items()):
         if not isinstance(member, types.FunctionType) or hasattr(member, "checks_by_itself"):
             continue
@@ -66,7 +67,7 @@ def checks_arguments(cls: C) -> C:
 
 
 def unchecked(method: F) -> F:
-    """Mark a method that is called for each record: it looks at its arguments when they have failed."""
+    """Mark a method that is called for each record. It checks its arguments itself, after an operation has failed."""
     method.checks_by_itself = True  # type: ignore[attr-defined]  # functions take attributes
     return method
 
@@ -84,7 +85,7 @@ def _wrapped(method: types.FunctionType) -> Callable[..., Any]:
     def check(given: tuple[Any, ...], named: dict[str, Any]) -> list[Any]:
         if not fits:
             known = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-            # Not that of the result, which may be imported for type checkers alone.
+            # Without the annotation of the result, which may be imported for type checkers only.
             given_hints = {name: method.__annotations__.get(name, Any) for name in known}
             hints = typing.get_type_hints(
                 types.SimpleNamespace(__annotations__=given_hints),
@@ -113,7 +114,7 @@ def _wrapped(method: types.FunctionType) -> Callable[..., Any]:
 
 
 def milliseconds(seconds: float | None, default_ms: int) -> int:
-    """Return a timeout of the program's in milliseconds; None is the default."""
+    """Return a timeout of the program in milliseconds. None is `default_ms`."""
     if seconds is None:
         return default_ms
     try:
@@ -123,25 +124,25 @@ def milliseconds(seconds: float | None, default_ms: int) -> int:
 
 
 def shown(value: object) -> str:
-    """Return a wrong argument as an error shows it: in one short line, whatever its `__repr__` does."""
+    """Return the text of a wrong argument for an error: one short line, also if its `__repr__` fails."""
     try:
         text = repr(value)
-    except Exception:  # noqa: BLE001 - the program's own; the error is about another thing
+    except Exception:  # noqa: BLE001 - `__repr__` is code of the program, and the error is about another fault
         text = f"a {type(value).__name__}"
     return text if len(text) <= REPR_LENGTH else f"{text[:REPR_LENGTH]}..."
 
 
 def _refuse(where: str, wanted: str, value: object) -> ConfigError:
-    # A secret is in no error, also where it is of the wrong type.
+    # A secret never appears in an error, even if it has the wrong type.
     found = type(value).__name__ if where in _SECRETS else shown(value)
     return ConfigError(f"{where} is {wanted}, not {found}")
 
 
-# What an annotation means
+# Checks for annotations
 
 
 def _fit_of(hint: Any) -> Fit:
-    """Return what checks an argument with this annotation."""
+    """Return the function that checks an argument with this annotation."""
     origin, inner = get_origin(hint), get_args(hint)
     fit: Fit
     if origin is Annotated:
@@ -205,7 +206,7 @@ def _whole(bounds: Between) -> Fit:
 
 
 whole_number = _whole(Between(0, INT64.high))
-"""Returns a number from 0 on, for methods that check by themselves."""
+"""Checks a number that is not negative, for methods that check their arguments themselves."""
 
 
 def _number(where: str, value: Any) -> float:
@@ -246,13 +247,13 @@ def _any_of(fits: dict[Any, Fit], wanted: str) -> Fit:
 
     def fit(where: str, value: Any) -> Any:
         failure = _refuse(where, wanted, value)
-        # A dictionary is a list of its keys too, but that is not what is meant where one is asked for.
+        # A dictionary is also an iterable of its keys, but a dictionary in place of a list is a mistake.
         for each in mappings if mappings and isinstance(value, Mapping) else fits.values():
             try:
                 return each(where, value)
             except ConfigError as error:
                 if not str(error).startswith(f"{where} is ") or _FOR_ONE in str(error):
-                    failure = error  # the kind is right, and something inside of it is wrong
+                    failure = error  # the type is right, and an item inside is wrong
         raise failure
 
     return fit
@@ -305,7 +306,7 @@ _WORDS: Final[dict[Any, str]] = {
 
 
 def _wanted(hint: Any) -> str:
-    """Return what an annotation asks for, in words."""
+    """Return the text of an annotation for errors."""
     origin, inner = get_origin(hint), get_args(hint)
     words = _WORDS.get(hint, "")
     if origin is Annotated:

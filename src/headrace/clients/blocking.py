@@ -1,6 +1,6 @@
-"""A blocking Kafka client for programs that work batch by batch: the command, the Spark source, the demo.
+"""A blocking Kafka client for programs that process whole record batches: the command, the Spark source, the demo.
 
-It hands out and takes whole record batches; `headrace.records` builds and reads them. For records one by one see
+It reads and writes encoded record batches; `headrace.records` builds and decodes them. For single records see
 `headrace.clients.producer` and `headrace.clients.consumer`.
 """
 
@@ -41,7 +41,7 @@ from headrace.clients.flows.list_offsets import (
     READ_UNCOMMITTED,
     ListedOffset,
 )
-from headrace.clients.flows.offsets import Committer, OffsetAndMetadata
+from headrace.clients.flows.offsets import CommitIdentity, OffsetAndMetadata
 from headrace.clients.flows.produce import ProducedPartition, ProducerIdentity
 from headrace.config.resources import ConfigResourceType
 from headrace.errors import ApiError
@@ -79,10 +79,10 @@ T = TypeVar("T")
 
 
 class BlockingClient:
-    """A connection to a cluster; a context manager that closes itself.
+    """A client of a cluster; a context manager that closes itself.
 
-    Every method waits for its answer, tries again what may succeed later, and gives up after `request.timeout.ms`.
-    Errors are `ApiError` (a broker said no; `.code` says what) and `TransportError` (nobody answered in time).
+    Every method waits for the response, retries what may succeed later, and gives up after `request.timeout.ms`.
+    Errors are `ApiError` (a broker refused; `.code` is the reason) and `TransportError` (no broker answered in time).
     """
 
     def __init__(
@@ -93,12 +93,12 @@ class BlockingClient:
         request_timeout_ms: int = 30_000,
         **properties: Any,
     ) -> None:
-        """Prepare a client; nothing is connected before the first call.
+        """Prepare a client. The first call opens the first connection.
 
         Args:
             bootstrap: HOST:PORT, several separated by commas, or a `Broker` of this process.
-            client_id: The name by which brokers know the client in their logs and metrics.
-            request_timeout_ms: How long one method may take, attempts and pauses included.
+            client_id: The name of the client in the broker's log and in quotas.
+            request_timeout_ms: Milliseconds that one method may take, including retries and backoff.
             properties: More properties, `retry_backoff_ms=50` or `**{"retry.backoff.ms": 50}`.
 
         Raises:
@@ -115,7 +115,7 @@ class BlockingClient:
         self.state = self.driver.engine.state
 
     def __del__(self) -> None:
-        driver = getattr(self, "driver", None)  # none if the arguments were wrong
+        driver = getattr(self, "driver", None)  # missing if the constructor has raised an exception
         if driver is not None and not driver.ended:
             warn_unclosed(self, "close()", driver.close, in_thread=not driver.by_hand)
 
@@ -131,28 +131,28 @@ class BlockingClient:
         self.close()
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections of the client."""
         self.driver.close()
 
     def connect(self) -> None:
-        """Make sure that a broker answers, trying each bootstrap server once, without waiting for one to come up.
+        """Check that a broker answers; try each bootstrap server once.
 
         Raises:
-            TransportError: None answers; the text says why for each.
+            TransportError: No broker answers. The message has the reason for each server.
         """
         self.driver.connect()
 
     def run(self, flow: Flow[T], timeout_ms: int | None = None) -> T:
-        """Run a flow of `headrace.clients.flows` over this client's `state` and connections."""
+        """Run a flow of `headrace.clients.flows` with the `state` and the connections of this client."""
         return self.driver.run(flow, timeout_ms)
 
     def metadata(
         self, topics: Sequence[str] | None = None, *, auto_create: bool = False
     ) -> ClusterMetadata:
-        """Return brokers and topics as a broker now describes them.
+        """Request and return metadata of brokers and topics.
 
         Args:
-            topics: Topics to describe; None is all. One that does not exist is present with its `error` set.
+            topics: The topics; None is all topics. A topic that does not exist is returned with its `error`.
             auto_create: Whether the broker may create missing topics.
         """
         known = self.run(metadata.refresh(self.state, topics, auto_create=auto_create))
@@ -173,14 +173,14 @@ class BlockingClient:
         timeout_ms: int = 30_000,
         validate_only: bool = False,
     ) -> dict[str, ApiError | None]:
-        """Create topics; return None or the error for each, so that one that exists does not hide the others."""
+        """Create topics. Return one entry for each topic: None, or the reason why it was not created."""
         flow = admin.create_topics(self.state, topics, timeout_ms, validate_only=validate_only)
         return self.run(flow)
 
     def delete_topics(
         self, names: Sequence[str], *, timeout_ms: int = 30_000
     ) -> dict[str, ApiError | None]:
-        """Delete topics; return None or the error for each."""
+        """Delete topics. Return one entry for each topic: None, or the reason why it was not deleted."""
         return self.run(admin.delete_topics(self.state, names, timeout_ms))
 
     def describe_configs(
@@ -200,13 +200,13 @@ class BlockingClient:
         *,
         delayed: bool = False,
     ) -> dict[TopicPartition, ListedOffset]:
-        """Find an offset in each partition.
+        """Request one offset in each partition.
 
         Args:
-            targets: Partition to EARLIEST, LATEST, MAX_TIMESTAMP or a timestamp in milliseconds; for the latter the
-                answer is the first record that is not older, or offset -1 when there is none.
-            isolation_level: READ_COMMITTED makes LATEST the last stable offset.
-            delayed: Ask, too, how many delayed records wait; only Headrace's brokers know.
+            targets: EARLIEST, LATEST, MAX_TIMESTAMP, or a timestamp in milliseconds, by partition. A timestamp finds
+                the first record that is not older; the offset is -1 if there is none.
+            isolation_level: With READ_COMMITTED, LATEST is the last stable offset.
+            delayed: Whether to request the number of scheduled records, which only Headrace's brokers return.
         """
         flow = list_offsets_flows.list_offsets(
             self.state, targets, isolation_level, delayed=delayed
@@ -221,14 +221,14 @@ class BlockingClient:
         max_bytes: int = fetch_flows.DEFAULT_FETCH_MAX_BYTES,
         isolation_level: int = READ_UNCOMMITTED,
     ) -> dict[TopicPartition, FetchedPartition]:
-        """Read raw batches once from each partition's leader; errors are told per partition, not raised.
+        """Fetch encoded batches once from each partition's leader. Errors are returned by partition, not raised.
 
         Args:
-            positions: Where to read in each partition.
-            max_wait_ms: How long a broker may wait for `min_bytes`.
-            min_bytes: Bytes that make a broker answer before `max_wait_ms` has passed.
-            max_bytes: Bytes per answer; the first batch is returned whole even if it is larger.
-            isolation_level: READ_COMMITTED ends at the last stable offset and lists aborted transactions.
+            positions: The position in each partition.
+            max_wait_ms: Milliseconds that a broker may wait for `min_bytes`.
+            min_bytes: The bytes of records with which a broker responds before `max_wait_ms` has passed.
+            max_bytes: The largest response in bytes. The first batch is returned whole even if it is larger.
+            isolation_level: READ_COMMITTED ends at the last stable offset and returns the aborted transactions.
         """
         limits = FetchLimits(max_wait_ms, min_bytes, max_bytes, isolation_level)
         timeout_ms = self.config.request_timeout_ms + max_wait_ms
@@ -241,19 +241,19 @@ class BlockingClient:
         acks: int = -1,
         timeout_ms: int = 30_000,
     ) -> ProducedPartition:
-        """Write one record batch to a partition and return where it went.
+        """Write one record batch to a partition, and return its offset.
 
         Args:
             topic_partition: The partition.
             batch: One batch as `headrace.records.builder` builds it.
-            acks: -1 all in-sync replicas, 1 the leader, 0 no answer.
-            timeout_ms: How long the broker may wait for replicas.
+            acks: The replicas that must store the batch: -1 all in sync, 1 the leader, 0 none (no response).
+            timeout_ms: Milliseconds that the broker may wait for replicas.
         """
         flow = produce_flows.produce(self.state, topic_partition, batch, acks, timeout_ms)
         return self.run(flow)
 
     def init_producer_id(self, previous: ProducerIdentity | None = None) -> ProducerIdentity:
-        """Obtain an id for an idempotent producer, or the next epoch of an earlier one."""
+        """Request an id for an idempotent producer, or the next epoch of `previous`."""
         return self.run(produce_flows.init_producer_id(self.state, previous))
 
     def commit_offsets(
@@ -264,20 +264,20 @@ class BlockingClient:
         member: str = "",
         group_instance_id: str | None = None,
     ) -> None:
-        """Commit offsets for a group: as a member of a generation, or (by default) for a group without members."""
-        committer = Committer(generation, member, group_instance_id)
+        """Commit offsets of a group: as a member of a generation, or by default for a group without members."""
+        committer = CommitIdentity(generation, member, group_instance_id)
         self.run(offsets.commit_offsets(self.state, group, offsets_by_partition, committer))
 
     def committed_offsets(
         self, group: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return a group's committed offsets, of some partitions or (None) of all; what has none is left out."""
+        """Return the committed offsets of a group. `partitions` None is all; partitions without one are left out."""
         return self.run(offsets.committed_offsets(self.state, group, partitions))
 
     def list_groups(self) -> list[GroupListing]:
-        """Return every group of the cluster, sorted by name."""
+        """Return all groups of the cluster, sorted by name."""
         return self.run(groups.list_groups(self.state))
 
     def describe_groups(self, names: Iterable[str]) -> dict[str, GroupDescription]:
-        """Describe groups and their members; a group that does not exist is "Dead"."""
+        """Describe groups and their members. A group that does not exist has the state "Dead"."""
         return self.run(groups.describe_groups(self.state, names))

@@ -12,7 +12,7 @@ from headrace.clients.arguments import shown
 from headrace.clients.security import (
     JAVA_ONLY,
     SECURITY_ALIASES,
-    SecurityConfig,
+    ClientSecurityConfig,
     check_security,
     parse_callback,
     parse_identification,
@@ -85,7 +85,7 @@ OFFSET_RESETS: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClientConfig(SecurityConfig):
+class ClientConfig(ClientSecurityConfig):
     """Settings of every client."""
 
     bootstrap_servers: str = "127.0.0.1:9092"
@@ -123,13 +123,13 @@ class ProducerConfig(ClientConfig):
     max_in_flight_requests_per_connection: int = 5
     """Produce requests that may be in flight to one broker."""
     retries: int = 2**31 - 1
-    """How often a batch is sent again before its records fail. `delivery.timeout.ms` limits retries, too."""
+    """The number of retries of a batch before its records fail. `delivery.timeout.ms` limits retries, too."""
     delivery_timeout_ms: int = 120_000
     """Milliseconds after which records that are not acknowledged fail, counted from the first record of their batch."""
     buffer_memory: int = 32 << 20
     """Bytes of batches that may wait for delivery. When more wait, `send` blocks."""
     max_block_ms: int = 60_000
-    """Milliseconds that `send` may wait for metadata or for room in the buffer, and transaction calls for a broker."""
+    """Milliseconds that `send` may wait for metadata or for space in the buffer, and transaction calls for a broker."""
     max_request_size: int = 1 << 20
     """The largest request in bytes, and so the largest record."""
     recreate_topics: bool = True
@@ -155,7 +155,7 @@ class ConsumerConfig(ClientConfig):
     group_remote_assignor: str = ""
     """The coordinator's assignor, for the group protocol `consumer`. "" lets the coordinator choose."""
     auto_offset_reset: str = "latest"
-    """Where reading begins without a committed offset, or where the offset does not exist. none raises an error."""
+    """The position without a committed offset, or if its record does not exist: earliest, latest, none (an error)."""
     enable_auto_commit: bool = True
     """Whether the consumer commits finished records by itself. It has no effect without a group."""
     auto_commit_interval_ms: int = 5_000

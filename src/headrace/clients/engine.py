@@ -84,7 +84,7 @@ class TaskCancelled(HeadraceError):  # noqa: N818 - as asyncio's CancelledError:
 
 
 class Task(Generic[T]):
-    """One running flow."""
+    """A flow that is running or has ended."""
 
     __slots__ = (
         "alarm",

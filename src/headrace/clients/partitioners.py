@@ -1,4 +1,4 @@
-"""Which partition a record goes to: by its key, in turns, one for each batch, at random, or as the program says."""
+"""Partitioners, which choose the partition of a record: by key, in turn, one per batch, at random, or by own code."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ _MASK: Final = 0xFFFFFFFF
 _WORDS: Final = [Struct(f"<{count}I") for count in range(17)]
 
 LONGEST_CACHED_KEY: Final = 64
+"""The longest key in bytes whose hash is cached."""
 
 Choose = Callable[[int], int]
-"""Returns a number below its argument, at random."""
+"""A function that returns a random number below its argument."""
 
 
 @runtime_checkable
 class Partitioner(Protocol):
     """Chooses partitions for the records of one topic.
 
-    Besides `partition`, your class may have
-    `batch_closed(partition, available)`, called when a partition's batch takes no more records;
-    `dump() -> bytes` and `load(bytes)`, by which an embedded broker shares one partitioner among its producers and
-    keeps its state over a restart;
-    `begin(count)`, called with the number of records that the topic has had, if no state was kept; and
-    `name` and `parameters` (a dictionary), by which other processes can make the same one, see `create_topic`.
+    Besides `partition`, your class may have these members:
+    `batch_closed(partition, available)` is called when a partition's batch accepts no more records.
+    `dump() -> bytes` and `load(bytes)` save and restore the state. With them all producers of an embedded broker share
+    one partitioner, whose state survives a restart.
+    `begin(count)` is called with the number of records that the topic has had, if no state was saved.
+    `name` and `parameters` (a dictionary) let other processes create the same partitioner, see `create_topic`.
     """
 
     def partition(
@@ -42,9 +43,9 @@ class Partitioner(Protocol):
 
         Args:
             key: The record's key, as bytes.
-            value: Its value, as bytes.
-            available: The partitions that have a leader at the moment; all, if none has.
-            count: How many partitions the topic has.
+            value: The record's value, as bytes.
+            available: The partitions that have a leader now; all partitions if none has.
+            count: The number of partitions of the topic.
         """
 
 
@@ -78,15 +79,15 @@ _hash = _remembered if kernels is None else kernels.murmur2
 
 
 def partition_for_key(key: bytes, partitions_count: int) -> int:
-    """Return the partition that every client of Kafka's Java family gives a key."""
+    """Return the partition of a key, as Kafka's Java clients and compatible ones choose it."""
     return (_hash(key) & 0x7FFFFFFF) % partitions_count
 
 
 class Sticky:
-    """One partition until its batch is closed, then another (KIP-480); keys do not count.
+    """Keeps one partition until its batch is closed, then chooses another (KIP-480). Keys are ignored.
 
-    Records that follow each other share a batch, which costs fewer requests than taking turns record by record; over
-    many batches the partitions fill evenly.
+    Successive records share a batch, which needs fewer requests than choosing a partition for each record. Over many
+    batches the partitions get equal numbers of records.
     """
 
     name: ClassVar = "sticky"
@@ -108,7 +109,7 @@ class Sticky:
         return self._current
 
     def batch_closed(self, partition: int, available: Sequence[int]) -> None:
-        """Move on to another partition, if the closed batch was of the current one."""
+        """Choose another partition if the closed batch belongs to the current one."""
         if self._current != partition:
             return
         others = [other for other in available if other != partition]
@@ -117,21 +118,21 @@ class Sticky:
 
 
 class KeyHash(Sticky):
-    """Kafka's default: records with a key by its hash, those without in batches as `Sticky` does."""
+    """Kafka's default: a record with a key goes by the hash of the key, a record without a key as with `Sticky`."""
 
     name: ClassVar = "key_hash"
 
     def partition(
         self, key: bytes | None, value: bytes | None, available: Sequence[int], count: int
     ) -> int:
-        """Return the key's partition, the same in every client of Kafka's Java family."""
+        """Return the key's partition, which is the same as in Kafka's Java clients."""
         if key is not None:
             return partition_for_key(key, count)
         return super().partition(key, value, available, count)
 
 
 class RoundRobin:
-    """All partitions in turns, record by record."""
+    """Chooses the partitions in turn, one for each record."""
 
     name: ClassVar = "round_robin"
 
@@ -153,20 +154,20 @@ class RoundRobin:
         return available[partition % len(available)]
 
     def begin(self, count: int) -> None:
-        """Go on where a topic with so many records is, if they were all given out in turns."""
+        """Continue after `count` records of the topic, as if all of them had been partitioned in turn."""
         self._next = count
 
     def dump(self) -> bytes:
-        """Return whose turn it is, to be kept."""
+        """Return the next partition as bytes."""
         return b"%d" % self._next
 
     def load(self, state: bytes) -> None:
-        """Go on where `dump` was called."""
+        """Continue with the partition that `dump` returned."""
         self._next = int(state)
 
 
 class Random:
-    """Any partition, each time anew."""
+    """Chooses a random partition for each record."""
 
     name: ClassVar = "random"
 
@@ -193,17 +194,17 @@ PARTITIONERS: Final[Register[Partitioner]] = Register(
     {kind.name: kind for kind in (KeyHash, RoundRobin, Sticky, Random)},
 )
 CHOOSE: Final = "choose"
-"""The parameter of a factory that gets the producer's source of randomness."""
+"""The name of a factory's parameter that gets the producer's random function (`Choose`)."""
 
 
 def register_partitioner(name: str, factory: Callable[..., Partitioner]) -> None:
-    """Make a partitioner known under a name, which then may stand in a topic's `headrace.partitioner`.
+    """Register a partitioner under a name, which topics can name in `headrace.partitioner`.
 
     Args:
         name: The name.
-        factory: Returns a partitioner; a class does. It is called for each topic, with the topic's
-            `headrace.partitioner.parameters` as keyword arguments. If it has a parameter named `choose`, that is a
-            function that returns a random number below its argument.
+        factory: A class or function that returns a partitioner. It is called for each topic, with the topic's
+            `headrace.partitioner.parameters` as keyword arguments. If it has a parameter named `choose`, it also gets
+            a function that returns a random number below its argument.
 
     Raises:
         ConfigError: The name or the factory cannot be used.
@@ -212,15 +213,15 @@ def register_partitioner(name: str, factory: Callable[..., Partitioner]) -> None
 
 
 def partitioner_factory(given: str | Named | type[Any] | Partitioner) -> PartitionerFactory:
-    """Return what makes a topic's partitioner.
+    """Return the function that creates the partitioner of a topic.
 
     Args:
-        given: A registered name, the name of an entry point in the group `headrace.partitioners`, a class, which is
-            called as a registered one is, or an object that serves all topics. What a topic's metadata name comes with
-            its parameters.
+        given: A registered name; the name of an entry point in the group `headrace.partitioners`; a class, which is
+            called as a registered one is; or an object, which serves all topics. A `Named` comes from a topic's
+            configuration, with parameters.
 
     Raises:
-        ConfigError: Nothing has that name, or the object is no partitioner.
+        ConfigError: The name is unknown, or the object is not a partitioner.
     """
     named = Named(given) if isinstance(given, str) else given
     if isinstance(named, Named):
@@ -241,34 +242,34 @@ def partitioner_factory(given: str | Named | type[Any] | Partitioner) -> Partiti
 
 
 def check_partitioner(given: object) -> None:
-    """Check a class or an object.
+    """Check that a class or an object is a partitioner.
 
     Raises:
-        ConfigError: It is no partitioner.
+        ConfigError: It is not a partitioner.
     """
-    # Text and bytes have a method of that name, too.
+    # Text and bytes have a method `partition`, too.
     kind = given if isinstance(given, type) else type(given)
     is_text = issubclass(kind, str | bytes | bytearray)
     if is_text or not callable(getattr(given, "partition", None)):
         name = given.__name__ if isinstance(given, type) else shown(given)
-        raise ConfigError(f"{name} is no partitioner: it has no method partition")
+        raise ConfigError(f"{name} is not a partitioner: it has no method `partition`")
 
 
 class Unusable:
-    """Stands for a partitioner that cannot be made, until a record needs it: one with a partition does not."""
+    """Takes the place of a partitioner that cannot be created. Records that name their partition do not need it."""
 
     def __init__(self, reason: str, forget: Callable[[], object]) -> None:
-        """Prepare a partitioner.
+        """Create the placeholder.
 
         Args:
-            reason: What to tell.
-            forget: Has the producer look at the topic again, as the partitioner may be known by then.
+            reason: The text of the error.
+            forget: Makes the producer look the topic up again, because the partitioner may be known by then.
         """
         self._reason = reason
         self._forget = forget
 
     def partition(self, *_record: object) -> int:
-        """Refuse to choose.
+        """Raise the error that explains why there is no partitioner.
 
         Raises:
             ConfigError: Always.

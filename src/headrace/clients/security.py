@@ -51,7 +51,7 @@ TokenCallback = Callable[[], Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SecurityConfig:
+class ClientSecurityConfig:
     """Security settings of a client's connections. Files are in PEM format."""
 
     security_protocol: str = "PLAINTEXT"
@@ -71,7 +71,7 @@ class SecurityConfig:
     ssl_key_password: str = field(default="", repr=False)
     """The password of the private key. "" is a key without a password."""
     enable_ssl_certificate_verification: bool = True
-    """Whether the client checks the broker's certificate. Without the check anybody can pose as the broker."""
+    """Whether the client checks the broker's certificate. Without the check any machine can pose as the broker."""
     ssl_endpoint_identification_algorithm: str = "https"
     """https: the broker's certificate must name the host that the client connects to. none: any trusted certificate is
     accepted."""
@@ -191,7 +191,7 @@ def parse_jaas(text: str) -> tuple[str, str, str]:
     return module, options["username"], options["password"]
 
 
-def check_security(config: SecurityConfig) -> None:
+def check_security(config: ClientSecurityConfig) -> None:
     """Look for combinations that cannot be meant.
 
     Raises:
@@ -201,7 +201,7 @@ def check_security(config: SecurityConfig) -> None:
     _check_sasl(config)
 
 
-def _check_tls(config: SecurityConfig) -> None:
+def _check_tls(config: ClientSecurityConfig) -> None:
     for name in ("ca", "certificate", "key"):
         by_path = getattr(config, f"ssl_{name}_location")
         by_value = getattr(config, f"ssl_{name}_pem")
@@ -231,7 +231,7 @@ def _check_tls(config: SecurityConfig) -> None:
         )
 
 
-def _check_sasl(config: SecurityConfig) -> None:
+def _check_sasl(config: ClientSecurityConfig) -> None:
     callbacks = config.oauth_cb is not None, config.sasl_oauthbearer_token is not None
     if not config.authenticates:
         given = {
@@ -259,7 +259,7 @@ def _check_sasl(config: SecurityConfig) -> None:
         raise ConfigError(f"sasl.mechanism={config.sasl_mechanism} needs sasl.{missing}")
 
 
-def _check_tokens(config: SecurityConfig, callbacks: int) -> None:
+def _check_tokens(config: ClientSecurityConfig, callbacks: int) -> None:
     if config.sasl_username or config.sasl_password:
         raise ConfigError("OAUTHBEARER knows neither sasl.username nor sasl.password")
     if callbacks != 1:

@@ -42,10 +42,11 @@ class Strategies(NamedTuple):
     key_serde_parameters: Parameters | None = None
 
     def named(self, *, keeps_objects: bool) -> dict[str, Named]:
-        """Return the names and parameters of partitioner and serdes for the topic, by the name of the config.
+        """Return the names and parameters of partitioner and serdes for the topic, by the name of the setting.
 
         Args:
-            keeps_objects: Whether the broker is in this process, and can keep an object that has no registered name.
+            keeps_objects: Whether the broker is in this process, so that it can store objects without a registered
+                name.
 
         Raises:
             ConfigError: A name is unknown here, the parameters do not fit, or an argument is neither a name, nor a
@@ -60,7 +61,7 @@ class Strategies(NamedTuple):
         for config, (argument, value, parameters) in rows.items():
             if value is None:
                 if parameters is not None:
-                    raise ConfigError(f"{argument}_parameters are given, and no {argument}")
+                    raise ConfigError(f"{argument}_parameters are given without {argument}")
                 continue
             try:
                 found[config] = _strategy(config, value, parameters, keeps_objects=keeps_objects)
@@ -85,7 +86,7 @@ def _strategy(
     except ConfigError as error:
         if register.known(named.name) is None:
             hint = (
-                f"a broker elsewhere keeps a name: register {named.name!r} first"
+                f"a broker in another process stores only its name: register {named.name!r} first"
                 if not isinstance(value, str)
                 else f"if only other processes know the name, give it in configs={{{config!r}: {named.name!r}}}"
             )
@@ -95,7 +96,7 @@ def _strategy(
 
 
 def _make(config: str, named: Named) -> None:
-    """Make a partitioner or serde, to raise its errors."""
+    """Create a partitioner or serde to find errors in its arguments."""
     if _REGISTERS[config] is SERDES:
         resolve_serde(named)
     else:
@@ -107,7 +108,7 @@ def _first(_count: int) -> int:
 
 
 def configs_of(found: Mapping[str, Named]) -> dict[str, str]:
-    """Return the configs for names and parameters."""
+    """Return the settings of a topic for names and parameters."""
     configs = {config: named.name for config, named in found.items()}
     parameters = {
         config + PARAMETERS: named.parameters for config, named in found.items() if named.parameters
@@ -137,10 +138,10 @@ def check_topic_config(topic: TopicConfig) -> None:
 
 
 def check_configs(configs: Mapping[str, str]) -> None:
-    """Check names and parameters by a call of each factory that this process knows; clients may do that.
+    """Check names and parameters by calling the factories that this process knows. Only clients may do this.
 
     Args:
-        configs: Configs of a topic. Names without parameters are not checked.
+        configs: Settings of a topic. Names without parameters are not checked.
 
     Raises:
         ConfigError: The parameters do not fit, or a factory raised an error.
@@ -163,7 +164,7 @@ def doubtful_names(configs: Mapping[str, str]) -> list[str]:
             near = [each for each in register.near(name) if each in names]
             if near:
                 warnings.append(
-                    f"{config}={name}: no {register.kind} of that name is known here; did you mean "
+                    f"{config}={name}: this process knows no {register.kind} of that name; did you mean "
                     f"{' or '.join(near)}?"
                 )
     return warnings

@@ -24,7 +24,7 @@ KINDS_KEPT: Final = 32
 """The largest number of different errors that are kept; then all of them are forgotten."""
 
 ADVICE: Final[dict[ErrorCode, str]] = {
-    ErrorCode.KAFKA_STORAGE_ERROR: "make room on the broker's disk, or see the broker's log for what failed",
+    ErrorCode.KAFKA_STORAGE_ERROR: "free space on the broker's disk, or see the broker's log for what failed",
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "create the topic, or check its name",
     ErrorCode.LEADER_NOT_AVAILABLE: "see whether all brokers of the cluster run",
     ErrorCode.NOT_LEADER_OR_FOLLOWER: "see whether the brokers agree on who leads the partition",
@@ -67,7 +67,7 @@ class Trouble:
     def note(self, error: HeadraceError, now_ms: int) -> None:
         """Note an error that is retried.
 
-        Errors of brokers are logged here. `Reach` logs once that a broker cannot be reached.
+        Errors of brokers are logged here. `Outages` logs once that a broker cannot be reached.
         """
         self._last, self._last_ms = error, now_ms
         name = type(error).__name__, _NUMBERS.sub("", str(error))

@@ -1,23 +1,24 @@
 """The base classes of the generated messages, and the primitives of the wire format.
 
-The generated code is straight-line and inlines what it can; only the rare and the shared paths come here. It relies
-on three conventions:
+The generated code contains the frequent paths inline. Only rare and shared paths are here. The generated code relies on
+four conventions:
 
-* A decoder may slice past the end of the buffer and let `position` run ahead; `Message.decode` compares the final
-  position with the length. In between nothing large can happen: reads of numbers past the end raise, slices come out
-  empty, and every element count is compared with the bytes that remain before the first element is built.
-* `room` is how many elements the message may still have: elements of all lists, nested ones too, and tagged fields.
-  A decoder takes the count of a list off it before the first element is built, so that no message, however it divides
-  its bytes, becomes more objects than its class allows.
-* A length or a count that may be one byte long is read as one byte, and completed by `varint_tail` or `length_tail`
-  in the rare case that it is longer.
-* `UNSET` is the default of list and struct arguments, so that every object gets a fresh one.
+* A decoder may slice past the end of the buffer, which moves `position` past the end. `Message.decode` compares the
+  final position with the length. Until then no large object can be created: reading numbers past the end raises an
+  exception, slices past the end are empty, and every element count is compared with the remaining bytes before the
+  first element is created.
+* `left` is the number of elements that the message may still have: elements of all lists, also nested ones, and tagged
+  fields. A decoder subtracts the count of a list from it before the first element is created. So the number of objects
+  has a limit for each class, however the message divides its bytes.
+* The first byte of a length or a count is read inline. `varint_tail` or `length_tail` reads the rest in the rare case
+  that there are more bytes.
+* `UNSET` is the default of list and struct arguments, so that every object gets a new list or struct.
 """
 
 from __future__ import annotations
 
 from struct import Struct
-from struct import error as StructError  # noqa: N812 - the class's name says too little
+from struct import error as StructError  # noqa: N812 - the name `error` would be too general
 from typing import Any, ClassVar, Final, NoReturn, Self
 
 from headrace.errors import ProtocolError
@@ -25,20 +26,20 @@ from headrace.types import Payload
 
 NEVER_FLEXIBLE: Final = 32767
 STRING_LIMIT: Final = 32_767
-"""Longest string of a message, in bytes; the length was a 16-bit number before the flexible versions."""
+"""The longest string of a message in bytes. Before the flexible versions the length was a 16-bit number."""
 ZERO_UUID: Final = bytes(16)
 UNSET: Final[Any] = object()
 NULL_INT16: Final = b"\xff\xff"
 NULL_INT32: Final = b"\xff\xff\xff\xff"
 REQUEST_ELEMENTS: Final = 32_000
-"""Most elements of a request: all lists together, and tagged fields."""
+"""The most elements of a request: all lists together, and tagged fields."""
 SETTINGS_ELEMENTS: Final = 16_000
-"""Most elements of a request that changes configs or quotas, whose elements cost twice as much to check."""
+"""The most elements of a request that changes settings or quotas, because checking them costs twice as much."""
 MESSAGE_ELEMENTS: Final = 2_000_000
 """The most elements of a response or a stored message: all lists together, and tagged fields."""
 
 _SECRETS: Final = frozenset({"auth_bytes", "salt", "salted_password"})
-"""Fields whose content is in no representation."""
+"""The fields whose contents do not appear in representations."""
 _MAX_VARINT_BYTES = 5
 _SHORT_ARRAY = 16
 _INT32S: Final = [Struct(f">{count}i") for count in range(_SHORT_ARRAY + 1)]
@@ -47,7 +48,7 @@ _COMPACT_INT32S: Final = [Struct(f">B{count}i") for count in range(_SHORT_ARRAY 
 
 
 class Structure:
-    """Base of every struct of a message: equality and a readable representation by its fields."""
+    """The base class of all structs of messages, with equality and a readable representation by fields."""
 
     __slots__: tuple[str, ...] = ()
 
@@ -67,10 +68,10 @@ class Structure:
 
 
 class Message(Structure):
-    """Base of requests, responses and stored records: one class for all versions of a message.
+    """The base class of requests, responses and stored records. A class covers all versions of a message.
 
-    A field that a version does not have is ignored when that version is encoded, and has its default after it was
-    decoded. Strings and bytes are copied out of the buffer; `records` fields are views into it.
+    Encoding ignores fields that the version does not have; decoding sets them to their defaults. Strings and bytes are
+    copied from the buffer. `records` fields are views into the buffer.
     """
 
     __slots__ = ()
@@ -80,7 +81,7 @@ class Message(Structure):
     MAX_VERSION: ClassVar[int]
     FLEXIBLE_VERSION: ClassVar[int]
     MAX_ELEMENTS: ClassVar[int] = MESSAGE_ELEMENTS
-    """How many elements all lists of a message may have together, tagged fields included; more are not decoded."""
+    """The most elements that all lists of a message may have together, with tagged fields. More are not decoded."""
 
     def encode(self, version: int, prefix: bytes = b"") -> list[Payload]:
         """Return the message as buffers, to be sent in order.
@@ -112,15 +113,15 @@ class Message(Structure):
 
     @classmethod
     def decode(
-        cls, view: memoryview, position: int, version: int, room: int | None = None
+        cls, view: memoryview, position: int, version: int, left: int | None = None
     ) -> tuple[Self, int]:
         """Read one message from byte `position` of `view` on.
 
         Args:
             view: The buffer.
-            position: Where the message begins.
-            version: Its version.
-            room: How many elements all its lists may have together; None for `MAX_ELEMENTS`.
+            position: The position of the message.
+            version: The version of the message.
+            left: The most elements that all lists may have together; None is `MAX_ELEMENTS`.
 
         Returns:
             The message, and the position after it.
@@ -129,15 +130,15 @@ class Message(Structure):
             ProtocolError: The bytes are not a message of this version, the message has more elements than are
                 allowed, or the version does not exist.
         """
-        if room is None:
-            room = cls.MAX_ELEMENTS
+        if left is None:
+            left = cls.MAX_ELEMENTS
         if not cls.MIN_VERSION <= version <= cls.MAX_VERSION:
             raise ProtocolError(f"{cls.__name__} has no version {version}")
         try:
             if version >= cls.FLEXIBLE_VERSION:
-                message, position = cls._decode_flexible(view, position, version, room)
+                message, position = cls._decode_flexible(view, position, version, left)
             else:
-                message, position = cls._decode_plain(view, position, version, room)
+                message, position = cls._decode_plain(view, position, version, left)
         except (StructError, IndexError) as error:
             raise ProtocolError(f"{cls.__name__} v{version} is cut short") from error
         except UnicodeDecodeError as error:
@@ -158,27 +159,27 @@ class Message(Structure):
 
     @classmethod
     def _decode_flexible(
-        cls, view: memoryview, position: int, version: int, room: int
+        cls, view: memoryview, position: int, version: int, left: int
     ) -> tuple[Self, int]:
         raise NotImplementedError
 
     @classmethod
     def _decode_plain(
-        cls, view: memoryview, position: int, version: int, room: int
+        cls, view: memoryview, position: int, version: int, left: int
     ) -> tuple[Self, int]:
         raise NotImplementedError
 
 
 def fail_null(field: str) -> NoReturn:
-    """Report null, or another negative length, where the protocol has none."""
+    """Raise the error for null, or another negative length, in a field that must not be null."""
     raise ProtocolError(f"{field} must not be null")
 
 
-def fail_count(count: int, field: str, room: int) -> NoReturn:
-    """Report an array that cannot fit into the bytes that remain, or has more elements than the message may have."""
-    if room < 0:
+def fail_count(count: int, field: str, left: int) -> NoReturn:
+    """Raise the error for an array that has more elements than the remaining bytes, or than the message may have."""
+    if left < 0:
         raise ProtocolError(
-            f"{field}: with {count} elements the message has {-room} more than are allowed"
+            f"{field}: with {count} elements the message has {-left} more than are allowed"
         )
     raise ProtocolError(f"{field}: {count} elements do not fit into the rest of the message")
 
@@ -188,7 +189,7 @@ def varint_tail(view: memoryview, position: int, value: int) -> tuple[int, int]:
 
     Args:
         view: The buffer.
-        position: Where the second byte lies.
+        position: The position of the second byte.
         value: The first byte.
 
     Returns:
@@ -205,7 +206,7 @@ def varint_tail(view: memoryview, position: int, value: int) -> tuple[int, int]:
 
 
 def length_tail(view: memoryview, position: int, value: int, field: str) -> tuple[int, int]:
-    """Like `varint_tail`, for the length of a field that must not be null: 0 (null) is refused."""
+    """Complete the length of a field that must not be null; see `varint_tail`. The value 0 (null) is refused."""
     if value:
         value, position = varint_tail(view, position, value)
     if value == 0:
@@ -214,7 +215,7 @@ def length_tail(view: memoryview, position: int, value: int, field: str) -> tupl
 
 
 def string_tail(view: memoryview, position: int, value: int, field: str) -> tuple[int, int]:
-    """Like `varint_tail`, for the length of a string, which is at most 32,767 bytes long, as in Kafka."""
+    """Complete the length of a string, which is at most 32,767 bytes as in Kafka; see `varint_tail`."""
     value, position = varint_tail(view, position, value)
     if value > STRING_LIMIT + 1:
         raise ProtocolError(f"{field} is a string of {value - 1} bytes; {STRING_LIMIT} are allowed")
@@ -222,7 +223,7 @@ def string_tail(view: memoryview, position: int, value: int, field: str) -> tupl
 
 
 def string_length_tail(view: memoryview, position: int, value: int, field: str) -> tuple[int, int]:
-    """Like `string_tail`, for a string that must not be null: 0 (null) is refused."""
+    """Complete the length of a string that must not be null; see `string_tail`. The value 0 (null) is refused."""
     if value:
         value, position = string_tail(view, position, value, field)
     if value == 0:
@@ -247,45 +248,45 @@ def write_varint(out: bytearray, value: int) -> None:
     out.append(value)
 
 
-def count_tags(view: memoryview, position: int, count: int, room: int) -> tuple[int, int, int]:
+def count_tags(view: memoryview, position: int, count: int, left: int) -> tuple[int, int, int]:
     """Read the count of a section of tagged fields.
 
     Args:
         view: The buffer.
-        position: After the first byte of the section.
-        count: That first byte, the start of a varint.
-        room: How many elements the message may still have.
+        position: The position after the first byte of the section.
+        count: The first byte of the section, with which the count begins as a varint.
+        left: The number of elements that the message may still have.
 
     Returns:
-        The count, the position after it, and how many elements the message may have besides.
+        The count, the position after it, and the number of elements that the message may have besides.
     """
     if count > 0x7F:
         count, position = varint_tail(view, position, count)
-    room -= count
-    if room < 0:
-        fail_count(count, "tagged fields", room)
-    return count, position, room
+    left -= count
+    if left < 0:
+        fail_count(count, "tagged fields", left)
+    return count, position, left
 
 
-def skip_tags(view: memoryview, position: int, count: int, room: int) -> tuple[int, int]:
-    """Skip a section of tagged fields that this struct knows none of; see `count_tags`.
+def skip_tags(view: memoryview, position: int, count: int, left: int) -> tuple[int, int]:
+    """Skip a section of tagged fields, none of which the struct knows; see `count_tags`.
 
     Returns:
-        The position after the section, and how many elements the message may have besides.
+        The position after the section, and the number of elements that the message may have besides.
     """
-    count, position, room = count_tags(view, position, count, room)
+    count, position, left = count_tags(view, position, count, left)
     for _ in range(count):
         _, position = read_varint(view, position)
         size, position = read_varint(view, position)
         position += size
-    return position, room
+    return position, left
 
 
 def read_tag(view: memoryview, position: int) -> tuple[int, int, int]:
     """Read the head of a tagged field.
 
     Returns:
-        The tag, the position of the field's first byte, the position after its last.
+        The tag, the position of the field's first byte, and the position after its last byte.
     """
     tag, position = read_varint(view, position)
     size, position = read_varint(view, position)
@@ -295,7 +296,7 @@ def read_tag(view: memoryview, position: int) -> tuple[int, int, int]:
 
 
 def check_tag(position: int, end: int, tag: int) -> None:
-    """Refuse a tagged field whose content is not as long as its head says."""
+    """Raise an error if the content of a tagged field does not have the length in its head."""
     if position != end:
         raise ProtocolError(f"tagged field {tag} ends {position - end} bytes past its size")
 
@@ -308,12 +309,12 @@ def write_tag(out: bytearray, tag: int, content: bytearray) -> None:
 
 
 def read_numbers(view: memoryview, position: int, count: int, code: str) -> list[int]:
-    """Read `count` numbers of the given Struct code; the caller has checked that they are there."""
+    """Read `count` numbers with a code of `struct`. The caller has checked that the buffer contains them."""
     return list(Struct(f">{count}{code}").unpack_from(view, position))
 
 
 def read_int32s(view: memoryview, position: int, count: int) -> list[int]:
-    """Read `count` int32; the caller has checked that they are there."""
+    """Read `count` int32 numbers. The caller has checked that the buffer contains them."""
     if count <= _SHORT_ARRAY:
         return list(_INT32S[count].unpack_from(view, position))
     return read_numbers(view, position, count, "i")

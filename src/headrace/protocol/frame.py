@@ -1,8 +1,8 @@
-"""Requests and responses as they travel: a four-byte length, a header, the message.
+"""The frames of requests and responses: a four-byte length, a header, the message.
 
-Header versions follow from the message: flexible versions have a header that ends with tagged fields. Two exceptions:
-the client id is never compact, and the ApiVersions response has the oldest header in every version, because a client
-reads it before it knows what the broker speaks.
+The version of the header follows from the message: in flexible versions the header ends with tagged fields. There are
+two exceptions. The client id is never compact. The ApiVersions response has the oldest header in every version, because
+a client reads it before it knows the versions of the broker.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _RESPONSE_PREFIX = Struct(">ii")
 _TAGGED_RESPONSE_PREFIX = Struct(">iix")
 _API_VERSIONS = int(ApiKey.API_VERSIONS)
 _HEADER_TAGS = 1_000
-"""Tagged fields of a header; nobody defines one."""
+"""The most tagged fields of a header. No tagged field of headers is defined."""
 
 
 class RequestHeader(NamedTuple):
@@ -38,8 +38,8 @@ class RequestHeader(NamedTuple):
     Attributes:
         api_key: The API's number, which need not be one that `ApiKey` knows.
         api_version: The version of the request, and of its response.
-        correlation_id: Repeated in the response.
-        client_id: What the client calls itself, or None.
+        correlation_id: The number by which the client finds the request of a response.
+        client_id: The name of the client; None if it sends none.
     """
 
     api_key: int
@@ -48,14 +48,14 @@ class RequestHeader(NamedTuple):
     client_id: str | None
 
 
-class UnsupportedVersion(ProtocolError):  # noqa: N818 - the word of the protocol
-    """The request's API or version has no message class here.
+class UnsupportedVersion(ProtocolError):  # noqa: N818 - Kafka's name
+    """The API or the version of a request has no message class here.
 
-    A broker answers an ApiVersions request of unknown version in version 0 with error UNSUPPORTED_VERSION; after any
-    other it closes the connection, since it cannot know what a response would look like.
+    A broker answers an ApiVersions request of an unknown version in version 0 with the error UNSUPPORTED_VERSION. After
+    any other such request it closes the connection, because it does not know the format of the response.
 
     Attributes:
-        header: The request's header; its client id is None when it cannot be read.
+        header: The header of the request. Its client id is None if it cannot be read.
     """
 
     def __init__(self, header: RequestHeader) -> None:
@@ -90,13 +90,13 @@ def _import_class(
 
 
 def decode_request(frame: memoryview) -> tuple[RequestHeader, Message]:
-    """Read a request: its header and its message. Bytes after the message are ignored.
+    """Decode the header and the message of a request. Bytes after the message are ignored.
 
     Args:
         frame: The frame without its length. `records` fields of the message are views into it.
 
     Raises:
-        UnsupportedVersion: The API or the version is not known.
+        UnsupportedVersion: The API or the version is unknown.
         ProtocolError: The frame is malformed.
     """
     try:
@@ -121,7 +121,7 @@ def decode_request(frame: memoryview) -> tuple[RequestHeader, Message]:
         raise ProtocolError("the request header is cut short") from error
     except UnicodeDecodeError as error:
         raise ProtocolError("the client id is not UTF-8") from error
-    # A client id that is cut short has put the position past the end, where no message can start.
+    # If the client id is cut off, the position is past the end, and decoding fails.
     message, _ = cls.decode(frame, position, api_version)
     return RequestHeader(api_key, api_version, correlation_id, client_id), message
 
@@ -140,7 +140,7 @@ def _readable_header(frame: memoryview) -> RequestHeader:
 
 
 def encode_request(header: RequestHeader, request: Message) -> list[Payload]:
-    """Return a request as buffers, its length and header first."""
+    """Return the buffers of a request, which begin with the length and the header."""
     client_id = header.client_id
     encoded = b"" if client_id is None else client_id.encode()
     prefix = (
@@ -159,7 +159,7 @@ def encode_request(header: RequestHeader, request: Message) -> list[Payload]:
 
 
 def encode_response(header: RequestHeader, response: Message) -> list[Payload]:
-    """Return the response to the request with `header` as buffers, its length and header first."""
+    """Return the buffers of the response to a request, which begin with the length and the header."""
     version = header.api_version
     tagged = version >= response.FLEXIBLE_VERSION and response.API_KEY != _API_VERSIONS
     layout = _TAGGED_RESPONSE_PREFIX if tagged else _RESPONSE_PREFIX
@@ -167,7 +167,7 @@ def encode_response(header: RequestHeader, response: Message) -> list[Payload]:
 
 
 def encode_long_response(header: RequestHeader, response: Message) -> Pieces:
-    """Return the same in more buffers, some elements at a time; see `headrace.protocol.pieces`."""
+    """Encode a response as `encode_response` does, in several steps; see `headrace.protocol.pieces`."""
     version = header.api_version
     tagged = version >= response.FLEXIBLE_VERSION and response.API_KEY != _API_VERSIONS
     layout = _TAGGED_RESPONSE_PREFIX if tagged else _RESPONSE_PREFIX
@@ -176,7 +176,7 @@ def encode_long_response(header: RequestHeader, response: Message) -> Pieces:
 
 
 def encode_unsupported_version(header: RequestHeader, response: Message) -> list[Payload]:
-    """Return the answer to an ApiVersions request of a version that is not known: `response` in version 0."""
+    """Return the buffers of the response to an ApiVersions request of an unknown version, in version 0."""
     return encode_response(header._replace(api_version=0), response)
 
 
@@ -189,12 +189,12 @@ def _with_length(buffers: list[Payload]) -> list[Payload]:
 
 
 def decode_response(frame: memoryview, cls: type[M], version: int) -> tuple[int, M]:
-    """Read a response: its correlation id and its message.
+    """Decode the correlation id and the message of a response.
 
     Args:
         frame: The frame without its length. `records` fields of the message are views into it.
         cls: The class of the response; see `response_class`.
-        version: The version of the request it answers.
+        version: The version of the request.
 
     Raises:
         ProtocolError: The frame is malformed.
@@ -211,7 +211,7 @@ def decode_response(frame: memoryview, cls: type[M], version: int) -> tuple[int,
 
 
 def read_correlation_id(frame: memoryview) -> int:
-    """Return a response's correlation id, by which a client finds out what the response is."""
+    """Return the correlation id of a response, by which a client finds the request."""
     if len(frame) < _LENGTH.size:
         raise ProtocolError("the response header is cut short")
     correlation_id: int = _LENGTH.unpack_from(frame)[0]

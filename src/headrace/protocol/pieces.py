@@ -1,9 +1,9 @@
-"""Encoding of a large response in pieces, between which its caller may do something else.
+"""Encoding of a large response in pieces, so that the caller can do other work between them.
 
-A message is encoded by one call, which takes some microseconds for each element of its lists. Here the longest list of
-the message is divided: the message is encoded once with that list empty, which shows the bytes around the elements, and
-then with some of the elements at a time, from which these bytes are cut off. An element that is long itself is divided
-in the same way. So the classes need no second encoder, and the encoder of small messages does nothing more than before.
+The encoder of a message takes some microseconds for each element of its lists. This module divides the longest list of
+the message: (1) It encodes the message with an empty list, which shows the bytes before and after the elements. (2) It
+encodes the message with a part of the elements at a time, and removes the bytes before and after them. An element that
+is long itself is divided in the same way. So the classes need no second encoder, and small messages cost nothing more.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from headrace.protocol.codec import Message, Structure, write_varint
 from headrace.types import Payload
 
 PIECE_ELEMENTS: Final = 1_000
-"""How many elements, those of nested lists included, are encoded at a time: some three milliseconds."""
+"""The number of elements that are encoded at a time, with those of nested lists. They take about three milliseconds."""
 
 _INT32: Final = Struct(">i")
 _PRIMITIVES: Final = frozenset({"int", "str", "bytes", "bool", "float", "Payload", "Buffer"})
 _NUMBERS_AN_ELEMENT: Final = 16
-"""How many numbers of a list are as fast to encode as one structure."""
+"""The number of list entries that are numbers and take as long to encode as one structure."""
 _FIELDS: Final[dict[type[Structure], tuple[str, ...]]] = {}
-"""The fields that are lists or structures, of the classes seen so far."""
+"""The fields that are lists or structures, for the classes that were encoded so far."""
 
 S = TypeVar("S", bound=Structure)
 Encode: TypeAlias = Callable[[S], list[Payload]]
 Pieces: TypeAlias = Generator[int, None, list[Payload]]
-"""Yields how many elements were encoded, and returns the buffers."""
+"""A generator that yields the number of encoded elements after each step, and returns the buffers."""
 
 
 def is_long(message: Message) -> bool:
-    """Whether a message has more elements than are encoded at a time."""
+    """Return whether a message has more than `PIECE_ELEMENTS` elements."""
     return _size(message, PIECE_ELEMENTS) > PIECE_ELEMENTS
 
 
 def encode_in_pieces(message: Message, version: int, prefix: bytes) -> Pieces:
-    """Return what `message.encode(version, prefix)` does, but in more buffers.
+    """Encode a message as `message.encode(version, prefix)` does, in several steps and into more buffers.
 
-    The message must not be changed before the end. Its caller divides only what `is_long`.
+    The message must not be changed before the end. The caller has checked that the message `is_long`.
     """
     flexible = version >= message.FLEXIBLE_VERSION
     return _pieces(lambda part: part.encode(version, prefix), message, flexible=flexible)
@@ -49,7 +49,7 @@ def _pieces(encode: Encode[Any], whole: Structure, *, flexible: bool) -> Pieces:
     """Encode one structure.
 
     Args:
-        encode: Returns the buffers of a structure of that kind.
+        encode: Returns the buffers of a structure of this class.
         whole: The structure.
         flexible: Whether the count of a list is a varint.
     """
@@ -77,11 +77,11 @@ def _pieces(encode: Encode[Any], whole: Structure, *, flexible: bool) -> Pieces:
 
 
 class _Around:
-    """The bytes around the elements of a list.
+    """The bytes before and after the elements of a list.
 
     Args:
-        empty: The structure when the list is empty.
-        position: Where the count of the list begins.
+        empty: The encoded structure with the list empty.
+        position: The position of the list's count.
         flexible: Whether the count is a varint.
     """
 
@@ -91,10 +91,10 @@ class _Around:
         self._flexible = flexible
         self._head = bytes(empty[:position])
         self.tail = bytes(empty[position + len(self._count(0)) :])
-        """The bytes behind the elements."""
+        """The bytes after the elements."""
 
     def cut_off(self, buffers: list[Payload], count: int) -> list[Payload]:
-        """Return the buffers without the bytes around the elements, of which there are `count`."""
+        """Return the buffers without the bytes before and after the `count` elements."""
         first, last = buffers[0], buffers[-1]
         assert isinstance(first, bytearray)
         if self.tail:
@@ -104,7 +104,7 @@ class _Around:
         return [buffer for buffer in buffers if len(buffer)]
 
     def head(self, count: int) -> bytearray:
-        """Return the bytes before the elements, of which there are `count`."""
+        """Return the bytes before `count` elements."""
         return bytearray(self._head) + self._count(count)
 
     def _count(self, count: int) -> bytes | bytearray:
@@ -118,9 +118,9 @@ class _Around:
 def _longest_list(
     encode: Encode[Any], whole: Structure, *, flexible: bool
 ) -> tuple[str, _Around] | None:
-    """Return the name of the longest list of structures, and the bytes around its elements.
+    """Return the name of the longest list of structures, and the bytes before and after its elements.
 
-    None if no list can be divided: there is none, or none that this version has, or there are buffers besides.
+    None if no list can be divided: the structure has no list in this version, or it is encoded into several buffers.
     """
     sizes = {
         name: _size_of_field(field, PIECE_ELEMENTS)
@@ -137,7 +137,7 @@ def _longest_list(
 
 
 def _around(encode: Encode[Any], whole: Structure, name: str, *, flexible: bool) -> _Around | None:
-    """Find the bytes around the elements of a list; None if it cannot be divided."""
+    """Return the bytes before and after the elements of a list; None if the list cannot be divided."""
     part = _copy(whole)
     one = _without_lists(getattr(whole, name)[0])
     found: list[bytearray] = []
@@ -150,9 +150,9 @@ def _around(encode: Encode[Any], whole: Structure, name: str, *, flexible: bool)
     empty, with_one, with_two = found
     position = _first_difference(memoryview(empty), memoryview(with_one))
     if not flexible:
-        position -= _INT32.size - 1  # the last byte of the count is the one that differs
+        position -= _INT32.size - 1  # the two differ in the last byte of the count
     around = _Around(empty, position, flexible=flexible)
-    # A list of tagged fields is counted elsewhere as well, and one that the version does not have changes nothing.
+    # This excludes two kinds: a tagged list, whose size is encoded elsewhere, too, and a list that the version lacks.
     (element,) = around.cut_off([with_one], 1) or [b""]
     assert isinstance(element, bytes | bytearray)
     return around if around.head(2) + element * 2 + around.tail == with_two else None
@@ -170,7 +170,7 @@ def _first_difference(one: memoryview, other: memoryview) -> int:
 
 
 def _divided(elements: Sequence[Any]) -> Iterator[tuple[Sequence[Any], int]]:
-    """Divide a list into pieces, of one element that is long, or of several; with the size of each piece."""
+    """Divide a list into pieces: one long element, or several elements. Yield each piece with its size."""
     first = size = 0
     for number, element in enumerate(elements):
         more = _size(element, PIECE_ELEMENTS)
@@ -182,7 +182,7 @@ def _divided(elements: Sequence[Any]) -> Iterator[tuple[Sequence[Any], int]]:
 
 
 def _size(value: Any, most: int) -> int:
-    """Return how many elements a value is, itself included; of more than `most` at least that many."""
+    """Return the number of elements in a value, including itself. Stop counting above `most`."""
     if not isinstance(value, Structure):
         return 1
     size = 1

@@ -1,1 +1,1 @@
-"""Serdes: between a program's values and the bytes of records; named, so that a topic's metadata can say which one."""
+"""Serdes convert values of a program to bytes of records and back. A topic's configuration can name its serdes."""

@@ -1,6 +1,6 @@
-"""Avro, plain or with a schema registry in Confluent's wire format: a zero byte, the schema's id in four, the data.
+"""Avro, plain or with a schema registry in Confluent's wire format: a zero byte, four bytes of schema id, the data.
 
-Needs the extra `headrace[avro]`, which brings fastavro.
+It needs the extra `headrace[avro]`, which installs fastavro.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from headrace.errors import ConfigError
-from headrace.serdes.avro_bounds import Bounds
+from headrace.serdes.avro_bounds import AvroBounds
 
 ALLOWED: Final = "HEADRACE_SCHEMA_REGISTRIES"
-"""The variable of the environment that names the schema registries which topics may name."""
+"""The environment variable with the schema registries that topics may name."""
 _PREFIX: Final = struct.Struct(">bI")
 _MAGIC: Final = 0
 _CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
@@ -27,7 +27,7 @@ _MARKS: Final = frozenset({"__fastavro_parsed", "__named_schemas"})
 
 def _fastavro() -> Any:
     try:
-        import fastavro  # noqa: PLC0415 - an extra, and only for those who use Avro
+        import fastavro  # noqa: PLC0415 - an extra, which only programs with Avro install
     except ImportError:
         raise ConfigError("Avro needs fastavro: pip install 'headrace[avro]'") from None
     return fastavro
@@ -52,10 +52,10 @@ def _document(schema: str | Mapping[str, Any]) -> Any:
 
 
 def _unmarked(schema: Any) -> Any:
-    """Return a schema without fastavro's marks that it was parsed before.
+    """Return a schema without the marks with which fastavro notes that it has parsed a schema.
 
-    fastavro believes these marks and checks nothing. A schema may come from a topic's metadata or a registry, where
-    anybody could have written them, and `Bounds` relies on what fastavro has checked.
+    fastavro does not check a schema with these marks. A schema may come from a topic's configuration or from a
+    registry, where any user could have added them, and `AvroBounds` relies on the checks of fastavro.
     """
     if isinstance(schema, Mapping):
         return {key: _unmarked(value) for key, value in schema.items() if key not in _MARKS}
@@ -63,10 +63,10 @@ def _unmarked(schema: Any) -> Any:
 
 
 class AvroSerde:
-    """Avro with a schema that both sides have.
+    """Avro with a schema that both sides know.
 
-    A topic can keep the schema in its metadata: `create_topic(..., serde="avro", serde_parameters={"schema": {...}})`,
-    or `create_topic(..., serde=AvroSerde(schema))`.
+    A topic can store the schema: `create_topic(..., serde="avro", serde_parameters={"schema": {...}})`, or
+    `create_topic(..., serde=AvroSerde(schema))`.
     """
 
     name: Final = "avro"
@@ -75,19 +75,19 @@ class AvroSerde:
         """Prepare a serde.
 
         Args:
-            schema: The schema, as JSON or as what JSON describes.
+            schema: The schema, as JSON text or as a dictionary.
 
         Raises:
-            ConfigError: It is no schema, or fastavro is not installed.
+            ConfigError: The schema is not valid, or fastavro is not installed.
         """
         self._schema = _parse(schema)
-        self._bounds = Bounds(self._schema)
+        self._bounds = AvroBounds(self._schema)
         self._fastavro = _fastavro()
         self.parameters: Mapping[str, Any] = {"schema": _document(schema)}
         """The parameters with which a topic stores this serde."""
 
     def serialize(self, value: Any) -> bytes:
-        """Return the value in the schema."""
+        """Return the value, encoded with the schema."""
         output = io.BytesIO()
         self._fastavro.schemaless_writer(output, self._schema, value)
         return output.getvalue()
@@ -120,36 +120,36 @@ class SchemaRegistry:
             timeout_s: Seconds until a request is given up.
 
         Raises:
-            ConfigError: It is no such address.
+            ConfigError: The URL has another scheme.
         """
         if str(url).partition("://")[0].lower() not in {"http", "https"}:
             raise ConfigError(f"a schema registry is at http:// or https://, not at {url!r}")
         self.url = url.rstrip("/")
         self._timeout_s = timeout_s
-        self._schemas: dict[int, tuple[Any, Bounds]] = {}
+        self._schemas: dict[int, tuple[Any, AvroBounds]] = {}
         self._ids: dict[tuple[str, str], int] = {}
 
-    def schema(self, schema_id: int) -> tuple[Any, Bounds]:
-        """Return the parsed schema of an id, and the bounds of its values.
+    def schema(self, schema_id: int) -> tuple[Any, AvroBounds]:
+        """Return the parsed schema with an id, and the bounds of its values.
 
         Raises:
-            ConfigError: The registry does not have it, or does not answer.
+            ConfigError: The registry does not have the schema, or does not answer.
         """
         if schema_id not in self._schemas:
             answer = self._ask(f"/schemas/ids/{schema_id}")
             parsed = _parse(str(answer["schema"]))
-            self._schemas[schema_id] = parsed, Bounds(parsed)
+            self._schemas[schema_id] = parsed, AvroBounds(parsed)
         return self._schemas[schema_id]
 
     def register(self, subject: str, schema: str) -> int:
-        """Return a schema's id, registering it under a subject unless it is there.
+        """Return the id of a schema; register the schema under a subject if it is new.
 
         Raises:
-            ConfigError: The registry refuses it, as incompatible for example, or does not answer.
+            ConfigError: The registry refuses the schema, for example as incompatible, or does not answer.
         """
         known = self._ids.get((subject, schema))
         if known is None:
-            from urllib.parse import quote  # noqa: PLC0415 - not for those who have no registry
+            from urllib.parse import quote  # noqa: PLC0415 - only programs with a registry need it
 
             path = f"/subjects/{quote(subject, safe='')}/versions"
             known = int(self._ask(path, {"schema": schema})["id"])
@@ -157,8 +157,8 @@ class SchemaRegistry:
         return known
 
     def _ask(self, path: str, body: Mapping[str, str] | None = None) -> Mapping[str, Any]:
-        import urllib.error  # noqa: PLC0415 - slow to load, and not for those who have no registry
-        import urllib.request  # noqa: PLC0415 - slow to load, and not for those who have no registry
+        import urllib.error  # noqa: PLC0415 - slow to import, and only programs with a registry need it
+        import urllib.request  # noqa: PLC0415 - slow to import, and only programs with a registry need it
 
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(  # noqa: S310 - the scheme was checked
@@ -180,7 +180,7 @@ class SchemaRegistry:
 
 
 class RegistryAvroSerde:
-    """Avro whose schemas are in a registry: each record names the schema that it was written with."""
+    """Avro with schemas in a registry. Each record contains the id of the schema with which it was written."""
 
     name: Final = "avro-registry"
 
@@ -190,13 +190,13 @@ class RegistryAvroSerde:
         """Prepare a serde.
 
         Args:
-            registry: Where the schemas are.
-            schema: What is written, and what records of other schemas are read into (Avro's schema resolution);
-                None reads each record in its own schema, and writes nothing.
-            subject: Under what the schema is registered: `<topic>-value` by custom.
+            registry: The registry.
+            schema: The schema for writing. Records of other schemas are converted to it when they are read (Avro's
+                schema resolution). None reads each record in its own schema, and cannot write.
+            subject: The subject under which the schema is registered; by convention `<topic>-value`.
 
         Raises:
-            ConfigError: It is no schema, it has no subject, or fastavro is not installed.
+            ConfigError: The schema is not valid, it has no subject, or fastavro is not installed.
         """
         self._fastavro = _fastavro()
         self._registry = registry
@@ -213,10 +213,12 @@ class RegistryAvroSerde:
             self._text = schema if isinstance(schema, str) else json.dumps(schema)
             self._schema = _parse(self._text)
             if not subject:
-                raise ConfigError("a schema is registered under a subject: subject='<topic>-value'")
+                raise ConfigError(
+                    "a schema needs a subject to be registered: subject='<topic>-value'"
+                )
 
     def serialize(self, value: Any) -> bytes:
-        """Return the value behind the id of its schema."""
+        """Return the id of the schema, followed by the encoded value."""
         if self._schema is None:
             raise TypeError("this serde has no schema to write with")
         output = io.BytesIO()
@@ -226,7 +228,7 @@ class RegistryAvroSerde:
         return output.getvalue()
 
     def deserialize(self, data: bytes) -> Any:
-        """Return the value, read with the schema that it was written with."""
+        """Return the value, decoded with the schema with which it was written."""
         if len(data) < _PREFIX.size or data[0] != _MAGIC:
             raise ValueError("the record does not begin with a zero byte and the id of its schema")
         _, schema_id = _PREFIX.unpack_from(data)
@@ -241,21 +243,21 @@ def registry_serde(
 ) -> RegistryAvroSerde:
     """Return the serde with the name `avro-registry`.
 
-    A user who may change a topic's configs can choose the URL, so a program uses only the registries that its
-    environment allows: `HEADRACE_SCHEMA_REGISTRIES`, URLs with commas between.
+    A user who may change a topic's configuration can choose the URL. Therefore a program uses only the registries that
+    its environment allows: `HEADRACE_SCHEMA_REGISTRIES`, URLs separated by commas.
 
     Args:
-        url: Where the schema registry is.
-        schema: What is written, and what records of other schemas are read into; None reads only.
-        subject: Under what the schema is registered.
+        url: The URL of the schema registry.
+        schema: See `RegistryAvroSerde`.
+        subject: See `RegistryAvroSerde`.
 
     Raises:
-        ConfigError: The environment does not allow the registry, or as `SchemaRegistry` and `RegistryAvroSerde`.
+        ConfigError: The environment does not allow the registry; or see `SchemaRegistry` and `RegistryAvroSerde`.
     """
     allowed = {each.strip().rstrip("/") for each in os.environ.get(ALLOWED, "").split(",")}
     if url.rstrip("/") not in allowed:
         raise ConfigError(
-            f"the topic names the schema registry {url[:200]!r}, which this program is not allowed to ask: set "
-            f"{ALLOWED} to its URL in the environment, or give the program serde=RegistryAvroSerde(...)"
+            f"the topic names the schema registry {url[:200]!r}, which this program is not allowed to use: set the "
+            f"environment variable {ALLOWED} to its URL, or pass serde=RegistryAvroSerde(...) in the program"
         )
     return RegistryAvroSerde(SchemaRegistry(url), schema, subject=subject)

@@ -1,8 +1,8 @@
-"""Bounds of Avro values: the writer of a record chooses how deep a value nests, and how many empty items it has.
+"""Bounds of Avro values: nesting depth and the number of items without bytes, which the writer of a record chooses.
 
-fastavro recurses on the stack of the thread, and the process crashes when the stack is exhausted; twenty kilobytes are
-enough for that. Items without bytes, such as null, need memory, and a few bytes can announce any number of them. So
-values of a schema that allows one of these are checked before they are decoded. Most schemas allow neither.
+fastavro recurses on the stack of the thread, and the process crashes when the stack is exhausted; a value of twenty
+kilobytes can do this. Items without bytes, such as null, need memory, and a few bytes can announce any number of them.
+Therefore values of a schema that allows one of the two are checked before they are decoded. Most schemas allow neither.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 MAX_DEPTH: Final = 200
-"""Records, arrays, maps and choices within each other; as many as JSON values may have."""
+"""The largest nesting depth of records, arrays, maps and unions, as for JSON values."""
 MAX_EMPTY_ITEMS: Final = 100_000
-"""Items of one value's arrays that take no bytes."""
+"""The largest number of array items without bytes in one value."""
 MAX_VARINT_BYTES: Final = 10
 
 _SIZES: Final = {"null": 0, "boolean": 1, "float": 4, "double": 8}
@@ -21,11 +21,11 @@ _NUMBERS: Final = {"int", "long", "enum"}
 _TEXTS: Final = {"string", "bytes"}
 
 
-class Bounds:
+class AvroBounds:
     """The bounds of the values of one schema."""
 
     def __init__(self, schema: Any) -> None:
-        """Look at a schema that fastavro has parsed."""
+        """Find out whether values need a check. The schema was parsed by fastavro."""
         self._named: dict[str, Any] = {}
         self._open: list[str] = []
         self._needed = False
@@ -33,16 +33,16 @@ class Bounds:
         self._look(schema)
 
     def check(self, data: bytes) -> None:
-        """Make sure that a value may be read.
+        """Check that a value can be decoded safely.
 
         Raises:
-            ValueError: It nests too deep, has too many empty items, or is no value of the schema.
+            ValueError: The value nests too deep, has too many empty items, or does not fit the schema.
         """
         if self._needed:
             _Walk(data, self._named).skip(self._root, 0)
 
     def _look(self, schema: Any) -> None:
-        """Find named types, and whether anything in the schema has no bound."""
+        """Collect the named types, and find out whether a part of the schema has no bound."""
         if isinstance(schema, list):
             for each in schema:
                 self._look(each)
@@ -68,9 +68,9 @@ class Bounds:
             self._needed |= kind in self._open
 
     def _is_empty(self, schema: Any) -> bool:
-        """Whether a value of a schema may take no bytes; the schema does not contain itself."""
+        """Return whether a value of a schema may have no bytes. The schema is not recursive."""
         if isinstance(schema, list):
-            return False  # a choice takes a byte at least
+            return False  # a value of a union has at least one byte
         if isinstance(schema, str):
             return schema == "null" or (
                 schema in self._named and self._is_empty(self._named[schema])
@@ -82,7 +82,7 @@ class Bounds:
 
 
 class _Walk:
-    """A walk through a value, which makes nothing of it."""
+    """A walk through an encoded value, without decoding it."""
 
     def __init__(self, data: bytes, named: Mapping[str, Any]) -> None:
         self._data = data
@@ -91,7 +91,7 @@ class _Walk:
         self._empty_items = 0
 
     def skip(self, schema: Any, depth: int) -> None:
-        """Go behind a value of a schema."""
+        """Move past a value of a schema."""
         if depth > MAX_DEPTH:
             raise ValueError(f"the value nests deeper than {MAX_DEPTH}")
         if isinstance(schema, list):
@@ -129,7 +129,7 @@ class _Walk:
         while (count := self._long()) != 0:
             if count < 0:
                 count = -count
-                self._long()  # the bytes of the block
+                self._long()  # the size of the block in bytes
             for _ in range(count):
                 before = self._at
                 if is_map:

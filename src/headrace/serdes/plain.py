@@ -13,7 +13,7 @@ class BytesSerde:
     name: Final = "bytes"
 
     def serialize(self, value: Any) -> bytes:
-        """Return bytes as they are, and text in UTF-8; other types are refused."""
+        """Return bytes unchanged, and text in UTF-8. Refuse other types."""
         if isinstance(value, bytes):
             return value
         if isinstance(value, str):
@@ -23,7 +23,7 @@ class BytesSerde:
         raise TypeError(f"bytes or text are wanted, not {type(value).__name__}")
 
     def deserialize(self, data: bytes) -> bytes:
-        """Return the bytes as they are."""
+        """Return the bytes unchanged."""
         return data
 
 
@@ -44,7 +44,7 @@ class StringSerde:
 
 
 def refuse_bytes(value: object) -> None:
-    """Refuse bytes where JSON is made of values: msgspec would write them as text in base64.
+    """Refuse bytes as a value for JSON, because msgspec would write them as text in base64.
 
     Raises:
         TypeError: The value is bytes.
@@ -57,7 +57,7 @@ def refuse_bytes(value: object) -> None:
 
 
 class JsonSerde:
-    """JSON of whatever msgspec can write: dicts, lists, text, numbers, dates, dataclasses; read as plain values."""
+    """The serde of JSON for all types that msgspec can write. Values are read as dicts, lists, text and numbers."""
 
     name: Final = "json"
 
@@ -66,10 +66,10 @@ class JsonSerde:
         self._decode = msgspec.json.Decoder().decode
 
     def serialize(self, value: Any) -> bytes:
-        """Return the value as JSON; bytes are refused, because they may be JSON already."""
+        """Return the value as JSON. Refuse bytes, because they may be JSON already."""
         refuse_bytes(value)
         return self._encode(value)
 
     def deserialize(self, data: bytes) -> Any:
-        """Return the value that the JSON describes."""
+        """Return the value that the JSON text represents."""
         return self._decode(data)

@@ -48,12 +48,12 @@ SERDES: Final[Register[Serde]] = Register(
 
 
 def register_serde(name: str, factory: Callable[..., Serde]) -> None:
-    """Make a serde known under a name, which then may stand in a topic's `headrace.serde`.
+    """Register a serde under a name, which topics can name in `headrace.serde`.
 
     Args:
         name: The name.
-        factory: Returns a serde; a class does. It is called with the topic's `headrace.serde.parameters` as keyword
-            arguments.
+        factory: A class or function that returns a serde. It is called with the topic's `headrace.serde.parameters` as
+            keyword arguments.
 
     Raises:
         ConfigError: The name or the factory cannot be used.
@@ -62,15 +62,15 @@ def register_serde(name: str, factory: Callable[..., Serde]) -> None:
 
 
 def resolve_serde(given: object) -> Serde:
-    """Return the serde of a name, of a type, or the one given.
+    """Return the serde for a name, a class, a type or an object.
 
     Args:
-        given: A registered name, the name of an entry point in the group `headrace.serdes`, a serde, the class of a
-            serde, which is called without arguments, or a type: a struct, dataclass or pydantic model is read from and
-            written as JSON. What a topic's metadata name comes with its parameters.
+        given: A registered name; the name of an entry point in the group `headrace.serdes`; a serde; the class of a
+            serde, which is called without arguments; or a type: structs, dataclasses and pydantic models are read from
+            and written as JSON. A `Named` comes from a topic's configuration, with parameters.
 
     Raises:
-        ConfigError: Nothing has that name, its parameters do not fit, or the object is no serde.
+        ConfigError: The name is unknown, its parameters do not fit, or the object is not a serde.
     """
     if isinstance(given, Named):
         return _of_topic(given)
@@ -83,11 +83,11 @@ def resolve_serde(given: object) -> Serde:
         return serde
     if isinstance(given, Serde):
         return given
-    raise ConfigError(f"{given!r} is no serde: it needs serialize(value) and deserialize(data)")
+    raise ConfigError(f"{given!r} is not a serde: it needs serialize(value) and deserialize(data)")
 
 
 def is_serde_class(given: object) -> bool:
-    """Return whether something is the class of a serde, not a type of values."""
+    """Return whether an object is the class of a serde, and not a type of values."""
     return isinstance(given, type) and issubclass(given, Serde)
 
 
@@ -105,5 +105,5 @@ def _made(kind: Any) -> Serde:
         return SERDES.build(kind.__name__, kind, "")
     except ConfigError as error:
         raise ConfigError(
-            f"{kind.__name__} is the class of a serde: give an object, {kind.__name__}(...) ({error})"
+            f"{kind.__name__} is the class of a serde: pass an object, {kind.__name__}(...) ({error})"
         ) from error

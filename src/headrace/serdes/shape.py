@@ -1,4 +1,4 @@
-"""The structure of types: which library reads a type from JSON, and which parts none can read."""
+"""The structure of types: the library that reads a type from JSON, and parts that no library can read."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _MARKS: Final = ("__pydantic_validator__", "__get_pydantic_core_schema__")
 
 
 def unaliased(kind: Any) -> Any:
-    """Return a type without the names that were given to it: `NewType`, `Annotated`, `type X = ...`."""
+    """Return the type behind aliases: `NewType`, `Annotated`, `type X = ...`."""
     while (inner := _named(kind)) is not None:
         kind = inner
     return kind
 
 
 def _named(kind: Any) -> Any:
-    """Return the type behind one name; None where there is none."""
+    """Return the type behind one alias; None if the type is not an alias."""
     if isinstance(kind, typing.NewType):
         return kind.__supertype__
     if typing.get_origin(kind) is typing.Annotated:
@@ -32,12 +32,12 @@ def _named(kind: Any) -> Any:
 
 
 def is_type(given: Any) -> bool:
-    """Whether something is a type that is no class: a union, a generic, an alias."""
+    """Return whether an object is a type but not a class: a union, a generic type, an alias."""
     return typing.get_origin(given) is not None or _named(given) is not None
 
 
 def members(kind: Any) -> list[Any]:
-    """Return the types of a union, without None; of any other type itself."""
+    """Return the types of a union, without None. A type that is not a union is returned alone."""
     kind = unaliased(kind)
     if typing.get_origin(kind) not in (typing.Union, types.UnionType):
         return [kind]
@@ -45,10 +45,10 @@ def members(kind: Any) -> list[Any]:
 
 
 def needs_pydantic(kind: Any) -> bool:
-    """Whether a type is pydantic's, has fields that are, or constraints that only pydantic checks.
+    """Return whether a type or one of its fields belongs to pydantic, or has constraints that only pydantic checks.
 
     Raises:
-        ConfigError: It has parts that only msgspec reads, too.
+        ConfigError: The type also has parts that only msgspec reads.
     """
     parts = list(_parts(kind, {}))
     if not any(_is_pydantics(part) for part in parts):
@@ -62,7 +62,7 @@ def needs_pydantic(kind: Any) -> bool:
 
 
 def has_constraints(kind: Any) -> bool:
-    """Whether a type says more than what it is."""
+    """Return whether a type has constraints or belongs to one of the libraries."""
     return any(_is_pydantics(part) or _is_msgspecs(part) for part in _parts(kind, {}))
 
 
@@ -70,7 +70,7 @@ def unreadable(kind: Any) -> list[type]:
     """Return the classes within a type that msgspec does not read from JSON.
 
     Raises:
-        Exception: It knows nothing of the type at all.
+        Exception: msgspec does not support the type at all.
     """
     found = _custom(msgspec.inspect.type_info(kind), set())
     return [each for each in found if each is not object]
@@ -90,10 +90,10 @@ def _custom(node: Any, seen: set[int]) -> Iterator[type]:
 
 
 def _parts(kind: Any, seen: dict[int, Any]) -> Iterator[Any]:
-    """Yield the classes that a type is made of, and what `Annotated` says of them."""
+    """Yield the classes that a type consists of, and their annotations in `Annotated`."""
     if id(kind) in seen:
         return
-    seen[id(kind)] = kind  # which keeps it, so that no other gets its id
+    seen[id(kind)] = kind  # the reference keeps the type alive, so that no other object gets its id
     if typing.get_origin(kind) is typing.Annotated:
         yield from kind.__metadata__
     if (inner := _named(kind)) is not None:
@@ -117,7 +117,7 @@ def _hints(cls: type) -> dict[str, Any]:
         return {}
     try:
         return typing.get_type_hints(cls, include_extras=True)
-    except Exception:  # noqa: BLE001 - a name that is not defined: what reads the type says so
+    except Exception:  # noqa: BLE001 - a name is not defined; the library that reads the type raises the error
         return {}
 
 

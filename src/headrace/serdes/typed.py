@@ -1,4 +1,4 @@
-"""Serdes made of a type: what is pydantic's by pydantic, structs, dataclasses and plain types by msgspec."""
+"""Serdes for types: pydantic reads its own types, msgspec reads structs, dataclasses and plain types."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from headrace.serdes.plain import BytesSerde, StringSerde, refuse_bytes
 from headrace.serdes.shape import has_constraints, members, needs_pydantic, unreadable
 
 MAX_ERRORS: Final = 100
-"""The largest number of errors in a message about one value; a record of a mebibyte can have hundreds of thousands."""
+"""The largest number of errors in a message about one value. A record of 1 MiB can have hundreds of thousands."""
 
 
 class MsgspecSerde:
-    """JSON of one type that msgspec knows; what is read is checked against the type."""
+    """JSON of one type that msgspec supports. Values that are read are checked against the type."""
 
     name: Final = "json"
 
@@ -23,7 +23,7 @@ class MsgspecSerde:
         """Prepare a serde.
 
         Args:
-            kind: A `msgspec.Struct`, a dataclass, a TypedDict, a NamedTuple, or a type made of plain ones.
+            kind: A `msgspec.Struct`, a dataclass, a TypedDict, a NamedTuple, or a type composed of plain ones.
 
         Raises:
             ConfigError: msgspec cannot read JSON into the type, or into a part of it.
@@ -35,24 +35,24 @@ class MsgspecSerde:
             raise ConfigError(f"no serde can be made of {kind!r}: {error}") from error
         if strange:
             raise ConfigError(
-                f"no serde can be made of {kind!r}: nothing says how {strange[0].__qualname__} is read from JSON. Use "
-                "a dataclass, a msgspec.Struct or a pydantic model, or give an object with serialize and deserialize: "
+                f"no serde can be made of {kind!r}: {strange[0].__qualname__} cannot be read from JSON. Use "
+                "a dataclass, a msgspec.Struct or a pydantic model, or pass an object with serialize and deserialize: "
                 "serde=MySerde()"
             )
         self._encode = msgspec.json.Encoder().encode
 
     def serialize(self, value: Any) -> bytes:
-        """Return the value as JSON; bytes are refused, because they may be JSON already."""
+        """Return the value as JSON. Refuse bytes, because they may be JSON already."""
         refuse_bytes(value)
         return self._encode(value)
 
     def deserialize(self, data: bytes) -> Any:
-        """Return the value, of the serde's type."""
+        """Return the value, which has the serde's type."""
         return self._decoder.decode(data)
 
 
 class PydanticSerde:
-    """JSON of a type that pydantic knows: a model, a union of models, a dataclass that has some."""
+    """JSON of a type that pydantic supports: a model, a union of models, a dataclass with fields that are models."""
 
     name: Final = "json"
 
@@ -77,11 +77,11 @@ class PydanticSerde:
         self._dump = adapter.dump_json
 
     def deserialize(self, data: bytes) -> Any:
-        """Return the value, of the serde's type.
+        """Return the value, which has the serde's type.
 
         Raises:
-            ValueError: It is none. This is pydantic's ValidationError, unless that has more than `MAX_ERRORS` errors:
-                its text tells of each, and takes as long to make as the value to read, each time.
+            ValueError: The JSON is not a value of the type. This is pydantic's ValidationError if it has at most
+                `MAX_ERRORS` errors. With more, building its text would take as long as reading the value.
         """
         try:
             return self._read(data)
@@ -89,16 +89,16 @@ class PydanticSerde:
             count = error.error_count()
             if count <= MAX_ERRORS:
                 raise
-        raise ValueError(f"{count} validation errors, too many to tell of each")
+        raise ValueError(f"{count} validation errors, too many to name each")
 
     def serialize(self, value: Any) -> bytes:
-        """Return the value as JSON; what is no model yet is checked first."""
+        """Return the value as JSON. A value that is not a model is validated first."""
         data: bytes = self._dump(self._check(value))
         return data
 
 
 class BufferSerde:
-    """Bytes as they are, as a bytearray or a memoryview."""
+    """Unchanged bytes as a bytearray or a memoryview."""
 
     name: Final = "bytes"
 
@@ -111,14 +111,14 @@ _RAW: Final = (bytes, bytearray, memoryview)
 
 
 def serde_of_type(kind: Any) -> Any:
-    """Return the serde that reads and writes a type.
+    """Return the serde that reads and writes values of a type.
 
     Args:
-        kind: bytes or str, which are the record's as they are; or what JSON is read into: a pydantic model, a
-            dataclass, a msgspec.Struct, a TypedDict, a type made of them and of plain ones. Each may be `T | None`.
+        kind: bytes or str for the unchanged contents of a record; or a type for JSON: a pydantic model, a dataclass, a
+            msgspec.Struct, a TypedDict, or a type composed of these and of plain types. Each may be `T | None`.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: No library supports the type.
     """
     choices = members(kind)
     if any(each in _RAW for each in choices) or choices == [str]:
@@ -127,7 +127,7 @@ def serde_of_type(kind: Any) -> Any:
 
 
 def writer_of_type(kind: type[Any]) -> Any:
-    """Return the serde that writes values of a type: more than can be read, as every subclass of a dict."""
+    """Return the serde that writes values of a type. Some types, such as dict subclasses, cannot be read."""
     try:
         return serde_of_type(kind)
     except ConfigError:
@@ -137,13 +137,13 @@ def writer_of_type(kind: type[Any]) -> Any:
 def _plain_serde(kind: Any, choices: list[Any]) -> Any:
     if len(choices) > 1:
         raise ConfigError(
-            f"no serde can be made of {kind!r}: bytes are the record's own, and what else they could be is not said in "
-            "them. Take bytes alone, and decode them in the program"
+            f"no serde can be made of {kind!r}: the bytes of a record do not show which type of the union they are. "
+            "Use bytes alone, and decode them in the program"
         )
     if has_constraints(kind):
         raise ConfigError(
-            f"no serde can be made of {kind!r}: nothing checks the constraints of bytes and text. Leave them out, or "
-            "give the value a model"
+            f"no serde can be made of {kind!r}: constraints of bytes and text are not checked. Remove the constraints, "
+            "or use a model for the value"
         )
     [choice] = choices
     if choice is str:

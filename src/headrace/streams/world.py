@@ -18,9 +18,9 @@ from headrace.broker.broker import Broker
 from headrace.broker.context import CloseConnection, RequestContext
 from headrace.broker.session import Session
 from headrace.clients.arguments import checked
-from headrace.clients.drivers.entry import report
+from headrace.clients.drivers.common import report
 from headrace.clients.drivers.interrupts import GuardedCondition, uninterrupted
-from headrace.clients.drivers.local import LocalClient
+from headrace.clients.drivers.local_target import LocalClient
 from headrace.clients.engine import Engine
 from headrace.clients.flows.effects import Call
 from headrace.clients.network.versions import choose_version, our_range, version_table

@@ -1,12 +1,12 @@
-"""Tests of programs that use Kafka: a broker in the test's process, faults, and the fixtures of the pytest plugin.
+"""Tools to test programs that use Kafka: a broker in the test's process, faults, and the fixtures of the pytest plugin.
 
     def test_billing(headrace_broker, headrace_topic):
         bill_everything(headrace_broker.bootstrap, headrace_topic)
         headrace_broker.wait_caught_up("billing")
 
-For programs that use Kinesis there are fakes of it, and of DynamoDB: `headrace.testing.kinesis`.
+For programs that use Kinesis, `headrace.testing.kinesis` has fakes of Kinesis and DynamoDB.
 
-Nothing here is loaded before it is used: pytest imports this package at every start, wherever Headrace is installed.
+Each name is imported when it is first used, because pytest imports this package at every start.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ __all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
-    """Load what is asked for (PEP 562)."""
+    """Import a public name when it is first used (PEP 562)."""
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'headrace.testing' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""`headrace.testing.Broker`: an embedded broker for tests, which can be waited for, looked into, broken and emptied."""
+"""`headrace.testing.Broker`: an embedded broker for tests. Tests can wait for it, inspect it, break it and reset it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import ClassVar, Final, NamedTuple
 from headrace.broker.broker import Broker as CoreBroker
 from headrace.clients.arguments import checked
 from headrace.clients.consumer.records import ConsumerRecord
-from headrace.clients.drivers.local import LocalClient
+from headrace.clients.drivers.local_target import LocalClient
 from headrace.clients.flows.effects import Call
 from headrace.config.options import Value
 from headrace.serdes.serde import Serde
@@ -29,19 +29,20 @@ TEST_CONFIGS: Final = {
     "group.initial.rebalance.delay.ms": "0",
     "offsets.topic.num.partitions": "1",
 }
-"""Settings that make tests fast; all others are as in `headrace serve`."""
+"""The settings that make tests fast. All other settings have the defaults of `headrace serve`."""
 
 WAIT_S: Final = 10.0
+"""The default timeout of the methods that wait, in seconds."""
 
 
-class _WorldOfTests(World):
-    """Notes which client asks."""
+class _WatchedBroker(World):
+    """The embedded broker's core that also stores which client sends a request."""
 
     def _handle(
         self, client: LocalClient, call: Call, on_done: OnDone
     ) -> Callable[[], object] | None:
         core = self.broker
-        assert isinstance(core, InterceptedBroker), "it is what `Broker._core_type` says"
+        assert isinstance(core, InterceptedBroker), "set by Broker._core_type"
         core.asker = client
         try:
             return super()._handle(client, call, on_done)
@@ -50,17 +51,17 @@ class _WorldOfTests(World):
 
 
 class Snapshot(NamedTuple):
-    """The names of what there was at one moment; see `Broker.reset`."""
+    """The names of the existing topics and groups at one moment; see `Broker.reset`."""
 
     topics: frozenset[str] = frozenset()
     groups: frozenset[str] = frozenset()
 
     def __sub__(self, other: Snapshot) -> Snapshot:
-        """Return what is only here."""
+        """Return the names that the other snapshot does not have."""
         return Snapshot(self.topics - other.topics, self.groups - other.groups)
 
     def __or__(self, other: Snapshot) -> Snapshot:
-        """Return what is in either."""
+        """Return the names of both snapshots."""
         return Snapshot(self.topics | other.topics, self.groups | other.groups)
 
 
@@ -69,19 +70,19 @@ class Broker(EmbeddedBroker):
 
         with headrace.testing.Broker() as broker:
             broker.create_topic("orders")
-            start_the_program(broker.bootstrap)         # any Kafka client; or give the broker to Headrace's own
+            start_the_program(broker.bootstrap)         # any Kafka client; Headrace's clients also take the broker
             broker.wait_caught_up("billing")
             assert broker.messages("invoices")[0].value == b"paid"
 
-    What it adds to `headrace.Broker` waits for conditions and never sleeps. A program that runs on the same event
-    loop as the test has to be let run meanwhile: `await asyncio.to_thread(broker.wait_caught_up, "billing")`.
+    The methods beyond those of `headrace.Broker` wait for conditions and never sleep. If the tested program runs on the
+    event loop of the test, wait in a thread: `await asyncio.to_thread(broker.wait_caught_up, "billing")`.
 
     Attributes:
-        faults: What it does wrong, see `headrace.testing.faults`.
+        faults: The faults of the broker, see `headrace.testing.faults`.
     """
 
     _core_type: ClassVar[type[CoreBroker]] = InterceptedBroker
-    _world_type: ClassVar[type[World]] = _WorldOfTests
+    _world_type: ClassVar[type[World]] = _WatchedBroker
     NOTHING: ClassVar = Snapshot()
 
     @checked
@@ -95,16 +96,16 @@ class Broker(EmbeddedBroker):
         """Open a broker.
 
         Args:
-            data: The directory to keep everything in; None keeps it in memory.
-            clock: Its time; None is the process's, which `advance` can move ahead. With a `ManualClock` nothing happens
-                by itself, and it cannot listen.
-            configs: The broker's configuration under Kafka's names, on top of `TEST_CONFIGS`.
+            data: The directory for all data. None keeps the data in memory.
+            clock: The clock of the broker. None is the clock of the process, which `advance` can move ahead. With a
+                `ManualClock` time moves only by calls of the test, and the broker cannot listen.
+            configs: The broker's configuration under Kafka's names, in addition to `TEST_CONFIGS`.
         """
         super().__init__(
             data, clock=clock or LeapingClock(), configs={**TEST_CONFIGS, **(configs or {})}
         )
         core = self._core
-        assert isinstance(core, InterceptedBroker), "it is what _core_type says"
+        assert isinstance(core, InterceptedBroker), "set by _core_type"
         self._intercepted = core
         self._waiting = 0
         self._bootstrap: str | None = None
@@ -113,7 +114,7 @@ class Broker(EmbeddedBroker):
 
     @property
     def bootstrap(self) -> str:
-        """HOST:PORT for clients over TCP; it listens from the first time that this is asked for."""
+        """HOST:PORT for clients over TCP. The broker begins to listen when this is first read."""
         if self._bootstrap is None:
             self._bootstrap = self.listen()
         return self._bootstrap
@@ -123,16 +124,16 @@ class Broker(EmbeddedBroker):
     def wait_until(
         self, condition: Callable[[], object], *, timeout_s: float = WAIT_S, what: str = ""
     ) -> None:
-        """Wait until something is true, looking again after each thing that happens to the broker.
+        """Wait until a condition is true. The condition is checked after each event of the broker.
 
         Args:
-            condition: What should become true. It is called with the broker's lock held, so it must not use a client;
-                to look at what a handler has done, at `Fault.hits` and the like.
-            timeout_s: How long to wait at most, in seconds of the broker's time.
-            what: What is waited for, for the error.
+            condition: Returns whether the condition is true. It is called with the broker's lock held, so it must not
+                use a client. It may read `Fault.hits`, or data of the tested program.
+            timeout_s: The timeout in seconds of the broker's clock.
+            what: The name of the condition in the error.
 
         Raises:
-            TimeoutError: It did not become true.
+            TimeoutError: The condition did not become true in time.
         """
         with self._world.condition:
             end_ms = self.now_ms() + round(timeout_s * 1000)
@@ -144,7 +145,7 @@ class Broker(EmbeddedBroker):
                         return
                     if self.now_ms() >= end_ms:
                         raise TimeoutError(
-                            f"{what or 'the condition'} was not so for {timeout_s} s"
+                            f"{what or 'the condition'} was not true within {timeout_s} s"
                         )
                     self._world.wait(end_ms if until_ms is None else min(until_ms, end_ms))
             finally:
@@ -163,15 +164,15 @@ class Broker(EmbeddedBroker):
         """Wait for a group, or for records in a topic.
 
         Args:
-            group: The group; it is waited for until it exists, and is in the `state` and has the `members` if given.
+            group: The group. The method waits until it exists, and has `state` and `members` if they are given.
             state: Kafka's name of the state: "Stable", "Empty", "PreparingRebalance", "CompletingRebalance", "Dead".
-            members: How many members it has.
+            members: The number of members.
             topic: The topic, instead of a group.
-            records: How many records it should have at least.
-            timeout_s: How long to wait at most.
+            records: The least number of records in the topic.
+            timeout_s: The timeout in seconds of the broker's clock.
 
         Raises:
-            TimeoutError: With what was there instead.
+            TimeoutError: The condition did not become true in time. The message has the actual state.
         """
         assert (group is None) != (topic is None), "wait_for takes a group or a topic"
         if topic is not None:
@@ -195,15 +196,15 @@ class Broker(EmbeddedBroker):
     def wait_caught_up(
         self, group: str, topic: str | None = None, *, timeout_s: float = WAIT_S
     ) -> None:
-        """Wait until a group has committed all there is to read.
+        """Wait until a group has committed the ends of its partitions.
 
         Args:
             group: The group.
-            topic: The topic; None is all that its members are assigned, or that it has commits for.
-            timeout_s: How long to wait at most.
+            topic: The topic. None is all partitions that are assigned to members or have a committed offset.
+            timeout_s: The timeout in seconds of the broker's clock.
 
         Raises:
-            TimeoutError: With the lag of each partition.
+            TimeoutError: The group has not caught up in time. The message has the lag of each partition.
         """
 
         def caught_up(view: views.GroupView) -> bool:
@@ -229,14 +230,13 @@ class Broker(EmbeddedBroker):
 
         self._wait(look, timeout_s, lambda: f"group {group!r} is {', '.join(map(str, seen))}; {wanted}")  # fmt: skip
 
-    def _wait(self, look: Callable[[], bool], timeout_s: float, told: Callable[[], str]) -> None:
+    def _wait(self, look: Callable[[], bool], timeout_s: float, found: Callable[[], str]) -> None:
         try:
             self.wait_until(look, timeout_s=timeout_s)
         except TimeoutError:
-            raise TimeoutError(f"after {timeout_s} s {told()}") from None
+            raise TimeoutError(f"after {timeout_s} s {found()}") from None
 
-    # Looking
-
+    # Inspecting
     def messages(
         self,
         topic: str,
@@ -248,18 +248,18 @@ class Broker(EmbeddedBroker):
     ) -> list[ConsumerRecord]:
         """Return all records of a topic, or of one of its partitions.
 
-        Partitions are merged by the records' time; inside a partition their order is that of their offsets.
+        Partitions are merged by the timestamps of the records. The records of one partition are in offset order.
 
         Args:
             topic: The topic.
-            partition: The partition; None is all of them.
-            serde: How values are read; None is what the topic's metadata says, else bytes.
-            key_serde: How keys are read; None is what the topic's metadata says, else bytes.
-            isolation_level: "read_committed" leaves out records of open and aborted transactions; "read_uncommitted"
-                returns them all.
+            partition: The partition. None is all partitions.
+            serde: The serde of values. None is the serde that the topic's configuration names, or bytes.
+            key_serde: The serde of keys. None is the serde that the topic's configuration names, or bytes.
+            isolation_level: "read_committed" leaves out records of open and aborted transactions. "read_uncommitted"
+                returns all records.
 
         Raises:
-            ApiError: UNKNOWN_TOPIC_OR_PARTITION.
+            ApiError: UNKNOWN_TOPIC_OR_PARTITION, if the topic does not exist.
         """
         with self._world.condition:
             partitions = self._core.services.topics.require(topic).partitions
@@ -283,7 +283,7 @@ class Broker(EmbeddedBroker):
         return list(heapq.merge(*found, key=lambda record: record.timestamp_ms))
 
     def committed(self, group: str) -> dict[TopicPartition, int]:
-        """Return what a group has committed: of each partition the offset of the next record."""
+        """Return the committed offsets of a group, by partition."""
         found: list[dict[TopicPartition, int]] = []
 
         def look() -> bool:
@@ -297,9 +297,9 @@ class Broker(EmbeddedBroker):
     # Time
 
     def advance(self, duration_ms: int) -> None:
-        """Let time leap ahead for the broker and its clients in this process, with all that falls due on the way.
+        """Move the clock of the broker and of its clients in this process ahead, and do everything that becomes due.
 
-        Clients over TCP do not notice; to the broker they have been silent for so long.
+        Clients over TCP have clocks of their own. For the broker they have sent nothing in this time.
         """
         clock = self.clock
         if isinstance(clock, ManualClock) or not isinstance(clock, LeapingClock):
@@ -331,18 +331,18 @@ class Broker(EmbeddedBroker):
             )
 
     def reset(self, to: Snapshot | None = None) -> None:
-        """End all faults, and remove topics and groups, with their members if they have any.
+        """End all faults, and remove topics and groups with their members.
 
         Args:
-            to: What is to stay; None is nothing.
+            to: The topics and groups to keep. None keeps nothing.
         """
         self.faults.clear()
         self.remove(self.snapshot() - (to or self.NOTHING))
 
     def remove(self, things: Snapshot) -> None:
-        """Remove topics, and groups with their members; no error for what is not there."""
+        """Remove topics, and groups with their members. Names that do not exist are ignored."""
         if self._producer is not None and things.topics:
-            self._producer.close()  # what it knows of topics is not true any more
+            self._producer.close()  # its metadata of the topics is no longer valid
             self._producer = None
         with self._world.condition:
             core = self._core
@@ -353,17 +353,16 @@ class Broker(EmbeddedBroker):
             core.services.groups.delete_groups(sorted(things.groups), self.now_ms())
             for topic in [each for each in core.services.topics if each.name in things.topics]:
                 core.delete_topic(topic, self.now_ms())
-                core.services.topics.deleted_names.forget(
-                    topic.name
-                )  # the next test finds a new broker
+                # The next test may create the topic again at once.
+                core.services.topics.deleted_names.forget(topic.name)
                 self._intercepted.makers.pop(topic.name, None)
             self._world.pump()
             self._world.condition.notify_all()
 
     def held_by_clients(self) -> Snapshot:
-        """Return the groups that have members, the topics assigned to them, and those made by clients still connected.
+        """Return the groups with members, the topics assigned to them, and the topics that connected clients created.
 
-        Topics that this broker made itself, by `create_topic` or `publish`, are nobody's.
+        Topics that this object created by `create_topic` or `publish` belong to no client.
         """
         with self._world.condition:
             self._world.pump()
@@ -385,10 +384,8 @@ class Broker(EmbeddedBroker):
 
     @property
     def uses(self) -> int:
-        """How many requests it was sent, and clients in this process it has: a change says that somebody uses it."""
+        """The number of requests plus the number of clients in this process. A change shows that the broker is used."""
         return self._intercepted.requests + len(self._world.clients)
-
-    # Within
 
     def _changed(self) -> None:
         if self._waiting:

@@ -1,4 +1,4 @@
-"""Clients for one test, closed at its end."""
+"""Clients for one test, which are closed at its end."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class Clients:
-    """Makes producers, consumers and admins of one cluster, and closes them with itself, the last one first.
+    """Producers, consumers and admin clients of one cluster. Closing this object closes them in reverse order.
 
     Attributes:
-        target: What they are made with: a broker of this process, or HOST:PORT.
+        target: The cluster: a broker of this process, or HOST:PORT.
     """
 
     def __init__(self, target: Target, **properties: Any) -> None:
-        """Prepare to make clients.
+        """Create an object without clients.
 
         Args:
             target: A broker of this process, or HOST:PORT.
@@ -42,7 +42,7 @@ class Clients:
     def consumer(self, *topics: str, **options: Any) -> Consumer:
         """Return a new `headrace.Consumer`, subscribed to topics if any are named.
 
-        By default it begins at the earliest record.
+        Without a committed offset it begins at the earliest record, unless `options` say otherwise.
         """
         from headrace.clients.consumer.blocking import Consumer
 
@@ -62,7 +62,7 @@ class Clients:
         return {**self._properties, **options}
 
     def close(self) -> None:
-        """Close all of them."""
+        """Close all clients in reverse order."""
         self._open.close()
 
     def __enter__(self) -> Self:

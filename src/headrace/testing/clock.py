@@ -1,4 +1,4 @@
-"""A clock that runs, and that a test can advance."""
+"""A running clock that a test can move ahead."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from headrace.clock import SteadyClock
 
 
 class LeapingClock(SteadyClock):
-    """The process's clock, until a test moves it ahead.
+    """The clock of the process, which a test can move ahead.
 
-    A broker with this clock can serve clients over TCP, which keep their own time: what leaps is the broker's part in
-    it, such as session time-outs and retention.
+    A broker with this clock can serve clients over TCP, which have clocks of their own. Moving the clock affects the
+    timeouts and the retention of the broker only.
     """
 
     __slots__ = ("_leapt_ns",)
@@ -23,5 +23,5 @@ class LeapingClock(SteadyClock):
         )
 
     def advance_to(self, now_ms: int) -> None:
-        """Move to a time; a time that has passed changes nothing."""
+        """Move the clock to a time. An earlier time changes nothing."""
         self._leapt_ns += max(0, now_ms - self.now_ms()) * 1_000_000

@@ -1,4 +1,4 @@
-"""A stand-in for testcontainers' KafkaContainer: the same methods, no Docker, ready in milliseconds.
+"""A replacement for KafkaContainer of testcontainers: the same methods without Docker, ready in milliseconds.
 
 from headrace.testing import KafkaContainer       # was: from testcontainers.kafka import KafkaContainer
 
@@ -19,17 +19,17 @@ _OPTIONS: Final = {*BROKER_OPTIONS, *BROKER_ALIASES}
 _PLACES: Final = frozenset(
     {"listeners", "advertised.listeners", "listener.security.protocol.map", "log.dirs"}
 )
-"""Settings of ports and directories inside a container, which is not there."""
+"""Settings of ports and directories inside a container. They are ignored, because there is no container."""
 
 
 class HeadraceContainer:
     """A broker in this process with the methods of a container.
 
-    Settings of `with_env` are obeyed where they are a broker's: `KAFKA_NUM_PARTITIONS` is `num.partitions`. The image,
-    ports, listeners, directories and everything else about containers is taken and makes no difference.
+    Broker settings of `with_env` apply: `KAFKA_NUM_PARTITIONS` sets `num.partitions`. The image, ports, listeners,
+    directories and all other arguments about containers are accepted and ignored.
 
     Attributes:
-        broker: The broker, once it is started: what a container has no methods for.
+        broker: The `headrace.testing.Broker` after `start`, for methods that a container does not have. None before.
     """
 
     def __init__(self, image: str = "", *_: object, **__: object) -> None:
@@ -38,7 +38,7 @@ class HeadraceContainer:
         self._configs: dict[str, str] = {}
 
     def with_env(self, key: str, value: str) -> Self:
-        """Set a variable of the environment as Kafka's images take it."""
+        """Set an environment variable of Kafka's images."""
         name = option_name(key)
         if key.startswith(PREFIX) and name in _OPTIONS and name not in _PLACES:
             self._configs[name] = str(value)
@@ -51,21 +51,21 @@ class HeadraceContainer:
         return self
 
     def stop(self, *_: object, **__: object) -> None:
-        """Stop the broker; what it held is gone."""
+        """Stop the broker and delete its data."""
         broker, self.broker = self.broker, None
         if broker is not None:
             broker.close()
 
     def get_bootstrap_server(self) -> str:
         """Return HOST:PORT for clients."""
-        assert self.broker is not None, "start it first"
+        assert self.broker is not None, "the container is not started: call start()"
         return self.broker.bootstrap
 
     def get_container_host_ip(self) -> str:
         """Return the host for clients."""
         return self.get_bootstrap_server().rpartition(":")[0]
 
-    def get_exposed_port(self, port: int = 9093) -> int:  # noqa: ARG002 - there is one, whatever it is asked by
+    def get_exposed_port(self, port: int = 9093) -> int:  # noqa: ARG002 - there is only one port
         """Return the port for clients."""
         return int(self.get_bootstrap_server().rpartition(":")[2])
 
@@ -73,7 +73,7 @@ class HeadraceContainer:
         if name.startswith("with_"):
             return lambda *_, **__: self
         raise AttributeError(
-            f"{type(self).__name__} has no {name!r}; `broker` may have what you need"
+            f"{type(self).__name__} has no {name!r}; its attribute `broker` may have such a method"
         )
 
     def __enter__(self) -> Self:
@@ -89,3 +89,4 @@ class HeadraceContainer:
 
 
 KafkaContainer = HeadraceContainer
+"""The name in testcontainers, so that a test only changes its import."""

@@ -17,14 +17,14 @@ class Published(NamedTuple):
 
     topic: str
     value: Any
-    """The value as given, not serialized."""
+    """The value before it is serialized."""
     key: Any
     headers: Headers
-    """With what the times and tags lead to."""
+    """All headers, with those for time to live, delivery time and tags."""
 
 
 class Sent(RecordMetadata):
-    """Where a record went; it may be awaited, as in a coroutine, or used at once, as in a plain function."""
+    """The result of `publish`. A coroutine may await it; a plain function uses it directly."""
 
     def __await__(self) -> Generator[Any, None, RecordMetadata]:
         yield from ()
@@ -32,7 +32,7 @@ class Sent(RecordMetadata):
 
 
 class _Held:
-    """A partition that is the test's to keep or to lose."""
+    """An assigned partition that the test can take away."""
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
@@ -62,7 +62,7 @@ class HandlerContext(SyncContext):
         self.published: list[Published] = []
 
     def lose(self) -> None:
-        """Have `valid()` return False from now on: the partition is another member's."""
+        """Make `valid()` return False from now on, as if another member owned the partition."""
         self._held.is_valid = False
 
     def publish(
@@ -77,7 +77,7 @@ class HandlerContext(SyncContext):
         ttl_ms: int | None = None,
         tags: Collection[str] = (),
     ) -> Sent:
-        """Keep a record, and return where it would be; to be awaited, or not, as in a handler."""
+        """Store a record in `published`; return the partition and offset that it would have. It may be awaited."""
         own = tuple(
             directives(
                 headers, ttl_ms=ttl_ms, deliver_at_ms=deliver_at_ms, delay_ms=delay_ms, tags=tags
@@ -101,19 +101,19 @@ def context(
     epoch: int = 1,
     records: Collection[ConsumerRecord] = (),
 ) -> HandlerContext:
-    """Return the `context` of a call that a unit test makes, as in `bill(order, headrace.testing.context("orders"))`.
+    """Return a `context` for a handler that a unit test calls: `bill(order, headrace.testing.context("orders"))`.
 
     Args:
-        topic: The record's topic.
-        partition: Its partition.
-        offset: Its offset.
-        key: Its key.
-        value: Its value, as bytes: `context.record.value`. The handler's own argument is the test's to give.
-        headers: Its headers.
-        timestamp_ms: Its time, milliseconds since 1970.
-        attempt: Which attempt it is, from 1.
-        epoch: The fencing token.
-        records: The records of a batch, in place of the one that the arguments describe.
+        topic: The topic of the record.
+        partition: The partition of the record.
+        offset: The offset of the record.
+        key: The key of the record.
+        value: The value as bytes, `context.record.value`. The test passes the decoded value to the handler itself.
+        headers: The headers of the record.
+        timestamp_ms: The timestamp of the record, in milliseconds since 1970.
+        attempt: The number of the attempt, from 1.
+        epoch: The fencing token of the partition.
+        records: The records of a batch, in place of the record that the other arguments describe.
     """
     one = ConsumerRecord(topic, partition, offset, timestamp_ms, key, value, headers, 0)
     return HandlerContext(list(records) or [one], attempt, epoch)

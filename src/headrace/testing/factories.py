@@ -1,4 +1,4 @@
-"""Makers of fixtures, for a conftest.py that needs more brokers, topics or clients than the plugin has.
+"""Functions that create fixtures, for a conftest.py that needs more brokers, topics or clients than the plugin has.
 
     from headrace.testing import factories
 
@@ -6,8 +6,8 @@
     small_topic = factories.topic("small_broker", partitions=3)
     small_client = factories.client("small_broker")
 
-The fixtures of the plugin are made by the same functions. A broker is given by the name of its fixture. The default,
-None, is the cluster of `--headrace-bootstrap` if the option is given, else `headrace_broker`.
+The plugin uses the same functions. Arguments name a broker by its fixture. The default, None, is the cluster of
+`--headrace-bootstrap` if the option is given; otherwise `headrace_broker`.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _LONGEST_NAME: Final = 100
 
 
 class ExternalBroker:
-    """A cluster that runs anyway.
+    """A cluster that runs outside of the tests.
 
     Attributes:
-        bootstrap: HOST:PORT for clients, or several.
-        properties: What Headrace's clients need besides, such as what protects the connections.
+        bootstrap: HOST:PORT for clients, or several separated by commas.
+        properties: Further properties for Headrace's clients, such as security settings.
     """
 
     def __init__(self, bootstrap: str, properties: Mapping[str, Any] | None = None) -> None:
@@ -58,15 +58,15 @@ def broker(
     configs: Mapping[str, Value] | None = None,
     clock: Callable[[], Clock] | None = None,
 ) -> Any:
-    """Make a fixture of a `headrace.testing.Broker`, in memory.
+    """Create a fixture of a `headrace.testing.Broker` in memory.
 
-    After each test that uses it the test's faults end, and the topics and groups that the test made go. What fixtures
-    of a wider scope made stays as long as they do; see docs/guides/testing.md.
+    After each test the faults of the test end, and its topics and groups are deleted. The topics and groups of fixtures
+    with a wider scope stay as long as these fixtures; see docs/guides/testing.md.
 
     Args:
-        scope: How long it lives.
-        configs: Its configuration under Kafka's names.
-        clock: Makes its clock, such as `ManualClock`.
+        scope: The scope of the fixture.
+        configs: The broker's configuration under Kafka's names.
+        clock: A function that returns the broker's clock, such as `ManualClock`.
     """
 
     @pytest.fixture(scope=scope)
@@ -84,16 +84,16 @@ def broker(
 
 
 def broker_proc(*, scope: Scope = "function", configs: Mapping[str, Value] | None = None) -> Any:
-    """Make a fixture of a `headrace.testing.BrokerProcess`, started.
+    """Create a fixture of a started `headrace.testing.BrokerProcess`.
 
     Args:
-        scope: How long it lives.
-        configs: Its configuration under Kafka's names.
+        scope: The scope of the fixture.
+        configs: The broker's configuration under Kafka's names.
     """
 
     @pytest.fixture(scope=scope)
     def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-        """A Kafka broker as a process of its own, to be killed, see `headrace.testing.BrokerProcess`."""
+        """A Kafka broker in a process of its own, which a test can kill, see `headrace.testing.BrokerProcess`."""
         from headrace.testing.process import BrokerProcess
 
         with BrokerProcess(tmp_path_factory.mktemp("broker"), configs=configs) as running:
@@ -108,31 +108,31 @@ def broker_noproc(
     properties: Mapping[str, Any] | None = None,
     scope: Scope = "session",
 ) -> Any:
-    """Make a fixture of a cluster that runs anyway; without an address its tests are skipped.
+    """Create a fixture of a cluster that runs outside of the tests. Without an address the tests are skipped.
 
     Args:
-        bootstrap: HOST:PORT; None is that of `--headrace-bootstrap`.
-        properties: For the clients that the fixtures make: `security.protocol` and what goes with it.
-        scope: How long it lives.
+        bootstrap: HOST:PORT. None is the address in `--headrace-bootstrap`.
+        properties: Properties for the clients that the fixtures create, such as `security.protocol`.
+        scope: The scope of the fixture.
     """
 
     @pytest.fixture(scope=scope)
     def made(request: pytest.FixtureRequest) -> ExternalBroker:
-        """A Kafka cluster that runs anyway; `bootstrap` is its address."""
+        """A Kafka cluster that runs outside of the tests; `bootstrap` is its address."""
         address = bootstrap or request.config.getoption(OPTION)
         if address is None:
-            pytest.skip(f"needs a cluster: say {OPTION}=HOST:PORT")
+            pytest.skip(f"the test needs a cluster: pass {OPTION}=HOST:PORT")
         return ExternalBroker(address, properties)
 
     return made
 
 
 def bootstrap(broker: str | None = None, *, scope: Scope = "session") -> Any:
-    """Make a fixture of HOST:PORT, for any Kafka client.
+    """Create a fixture of the address HOST:PORT, for any Kafka client.
 
     Args:
         broker: The name of the broker's fixture.
-        scope: How long it lives.
+        scope: The scope of the fixture.
     """
 
     @pytest.fixture(scope=scope)
@@ -151,18 +151,18 @@ def topic(
     scope: Scope = "function",
     **options: Any,
 ) -> Any:
-    """Make a fixture of the name of a topic that is created for it, and deleted after it.
+    """Create a fixture of the name of a topic, which the fixture creates and deletes.
 
     Args:
         broker: The name of the broker's fixture.
-        partitions: How many partitions it has, unless the test says so by `@pytest.mark.headrace_topic(partitions=3)`.
-        scope: How long it lives.
-        **options: More for `Admin.create_topic`, such as `configs` and `serde`; the mark takes them too.
+        partitions: The number of partitions. A test overrides it with `@pytest.mark.headrace_topic(partitions=3)`.
+        scope: The scope of the fixture.
+        **options: Further arguments for `Admin.create_topic`, such as `configs` and `serde`. The mark has them, too.
     """
 
     @pytest.fixture(scope=scope)
     def made(request: pytest.FixtureRequest) -> Iterator[str]:
-        """The name of a topic for this test alone."""
+        """The name of a topic for this test only."""
         from headrace.clients.admin.blocking import Admin
 
         mark = request.node.get_closest_marker("headrace_topic")
@@ -179,11 +179,11 @@ def topic(
 
 
 def admin(broker: str | None = None, *, scope: Scope = "function") -> Any:
-    """Make a fixture of a `headrace.Admin`.
+    """Create a fixture of a `headrace.Admin`.
 
     Args:
         broker: The name of the broker's fixture.
-        scope: How long it lives.
+        scope: The scope of the fixture.
     """
 
     @pytest.fixture(scope=scope)
@@ -199,16 +199,16 @@ def admin(broker: str | None = None, *, scope: Scope = "function") -> Any:
 
 
 def client(broker: str | None = None, *, scope: Scope = "function") -> Any:
-    """Make a fixture of a `headrace.testing.Clients`, which makes producers and consumers and closes them.
+    """Create a fixture of a `headrace.testing.Clients`, which creates producers and consumers and closes them.
 
     Args:
         broker: The name of the broker's fixture.
-        scope: How long it lives.
+        scope: The scope of the fixture.
     """
 
     @pytest.fixture(scope=scope)
     def made(request: pytest.FixtureRequest) -> Iterator[Clients]:
-        """Makes Headrace's producers and consumers of the broker, see `headrace.testing.Clients`."""
+        """Headrace's producers and consumers of the broker, see `headrace.testing.Clients`."""
         from headrace.testing.clients import Clients
 
         found = _of(request, broker)
@@ -219,11 +219,11 @@ def client(broker: str | None = None, *, scope: Scope = "function") -> Any:
 
 
 def aws(*, scope: Scope = "function", **options: Any) -> Any:
-    """Make a fixture of a `headrace.testing.FakeAws` that runs in a thread of its own.
+    """Create a fixture of a `headrace.testing.FakeAws` that runs in a thread of its own.
 
     Args:
-        scope: How long it lives.
-        **options: More for `FakeAws`, such as `limits`, `transition_ms` and `shard_end`.
+        scope: The scope of the fixture.
+        **options: Further arguments for `FakeAws`, such as `limits`, `transition_ms` and `shard_end`.
     """
 
     @pytest.fixture(scope=scope)
@@ -238,11 +238,11 @@ def aws(*, scope: Scope = "function", **options: Any) -> Any:
 
 
 def kinesis(aws: str = "headrace_aws", *, scope: Scope = "function") -> Any:
-    """Make a fixture of the `headrace.testing.FakeKinesis` of a fake of AWS.
+    """Create a fixture of the `headrace.testing.FakeKinesis` in a fake of AWS.
 
     Args:
-        aws: The name of the fake's fixture.
-        scope: How long it lives.
+        aws: The name of the fixture of the fake.
+        scope: The scope of the fixture.
     """
 
     @pytest.fixture(scope=scope)
@@ -255,17 +255,17 @@ def kinesis(aws: str = "headrace_aws", *, scope: Scope = "function") -> Any:
 
 
 def stream(aws: str = "headrace_aws", *, shards: int = 1, scope: Scope = "function") -> Any:
-    """Make a fixture of the name of a stream that is created for it.
+    """Create a fixture of the name of a stream, which the fixture creates.
 
     Args:
         aws: The name of the fixture of the fake of AWS.
-        shards: How many shards it has, unless the test says so by `@pytest.mark.headrace_stream(shards=2)`.
-        scope: How long it lives.
+        shards: The number of shards. A test overrides it with `@pytest.mark.headrace_stream(shards=2)`.
+        scope: The scope of the fixture.
     """
 
     @pytest.fixture(scope=scope)
     def made(request: pytest.FixtureRequest) -> str:
-        """The name of a stream for this test alone."""
+        """The name of a stream for this test only."""
         mark = request.node.get_closest_marker("headrace_stream")
         wanted = {"shards": shards, **(mark.kwargs if mark else {})}
         name = unique_name(request.node.name)
@@ -276,13 +276,13 @@ def stream(aws: str = "headrace_aws", *, shards: int = 1, scope: Scope = "functi
 
 
 def unique_name(title: str) -> str:
-    """Return a topic's name that begins with a title and is like no other."""
+    """Return a unique name that begins with a title."""
     readable = re.sub(r"[^\w.-]+", "-", title, flags=re.ASCII).strip("-.") or "topic"
     return f"{readable[:_LONGEST_NAME]}-{uuid.uuid4().hex[:12]}"
 
 
 def _of(request: pytest.FixtureRequest, name: str | None) -> Any:
-    """Return the broker of a fixture's name."""
+    """Return the broker of the fixture with a name."""
     if name is None:
         given = request.config.getoption(OPTION) is not None
         name = "headrace_broker_noproc" if given else "headrace_broker"
@@ -290,12 +290,12 @@ def _of(request: pytest.FixtureRequest, name: str | None) -> Any:
 
 
 def _target(found: Any) -> Target:
-    """Return what Headrace's clients take: a broker in this process itself, the address of another."""
+    """Return the target for Headrace's clients: a broker in this process itself, or the address of another broker."""
     from headrace.testing.broker import Broker
 
     return found if isinstance(found, Broker) else str(found.bootstrap)
 
 
 def _properties(found: Any) -> dict[str, Any]:
-    """Return the properties of clients, which only a cluster that runs anyway may want."""
+    """Return the properties for clients. Only an `ExternalBroker` has any."""
     return found.properties if isinstance(found, ExternalBroker) else {}

@@ -1,4 +1,4 @@
-"""Faults that a test has its broker commit: refusals, slow answers, lost connections, moved leaders, lost members.
+"""Faults that a test sets in its broker: refusals, slow responses, lost connections, moved leaders, expired members.
 
 broker.faults.on(ApiKey.PRODUCE, once=error("NOT_LEADER_OR_FOLLOWER"))
 broker.faults.on(ApiKey.FETCH, delay(0.5))
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from headrace.broker.apis import Api
 from headrace.broker.context import CloseConnection, RequestContext
 from headrace.broker.dispatch import APIS
-from headrace.clients.flows.consumer_group import LEAVE_EPOCH
+from headrace.clients.flows.kip848 import LEAVE_EPOCH
 from headrace.errors import ConfigError, ErrorCode, UnknownTopicOrPartitionError
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.codec import Message
@@ -22,7 +22,7 @@ from headrace.protocol.frame import RequestHeader
 from headrace.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from headrace.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from headrace.protocol.messages.metadata import MetadataRequest
-from headrace.testing import ordering, views
+from headrace.testing import fault_list, views
 from headrace.testing.interception import Exchange, InterceptedBroker, Reply
 from headrace.testing.refusals import refuse
 from headrace.testing.releases import apis_of
@@ -35,14 +35,14 @@ Action = Callable[[Exchange], Reply]
 """Handles a request: returns the reply, or raises `CloseConnection`."""
 
 Client = tuple[str | None, str]
-"""A client as a broker can tell it from others: the name it gives itself, and its host."""
+"""The identity of a client for a broker: the client id, and the host."""
 
 
 def error(code: str | int) -> Action:
-    """Refuse a request with one of Kafka's errors, by its name or number; what it asks for is not done.
+    """Refuse a request with one of Kafka's errors, by its name or number. The broker does not execute the request.
 
     Raises:
-        ConfigError: There is no error of this name.
+        ConfigError: Kafka has no error of this name.
     """
     if isinstance(code, str) and code not in ErrorCode.__members__:
         close = difflib.get_close_matches(code.upper(), ErrorCode.__members__, 1)
@@ -53,7 +53,7 @@ def error(code: str | int) -> Action:
 
 
 def delay(seconds: float) -> Action:
-    """Do what a request asks for at once, and answer so many seconds later, of the broker's time."""
+    """Execute a request at once, and respond after a number of seconds of the broker's clock."""
 
     def act(exchange: Exchange) -> Reply:
         return exchange.later(exchange.proceed(), seconds)
@@ -62,32 +62,32 @@ def delay(seconds: float) -> Action:
 
 
 def drop_connection(*, handled: bool = False) -> Action:
-    """Close the connection instead of answering.
+    """Close the connection instead of responding.
 
     Args:
-        handled: Whether what the request asks for is done before: then only the answer is lost.
+        handled: Whether the broker executes the request before, so that only the response is lost.
     """
 
     def act(exchange: Exchange) -> Reply:
         if handled:
             exchange.proceed()
-        raise CloseConnection(f"a fault of the test: {exchange.api.name} is not answered")
+        raise CloseConnection(f"a fault of the test: {exchange.api.name} gets no response")
 
     return act
 
 
-Fault = ordering.Fault[Exchange, Reply]
+Fault = fault_list.Fault[Exchange, Reply]
 
 
 class FaultState(NamedTuple):
-    """The faults of a broker at one moment; `apis` is None where it speaks all versions."""
+    """The faults of a broker at one moment. `apis` is None if the broker serves all versions."""
 
     ordered: tuple[Fault, ...]
     moved: frozenset[TopicPartition]
     apis: tuple[Api, ...] | None
 
     def __sub__(self, before: FaultState) -> FaultState:
-        """Return the faults that were not there before."""
+        """Return the faults that `before` does not have."""
         return FaultState(
             tuple(each for each in self.ordered if each not in before.ordered),
             self.moved - before.moved,
@@ -95,8 +95,8 @@ class FaultState(NamedTuple):
         )
 
 
-class Faults(ordering.Orders[Exchange, Reply]):
-    """The faults of one broker. It costs nothing while there are none."""
+class Faults(fault_list.FaultList[Exchange, Reply]):
+    """The faults of one broker. Without faults, requests cost nothing more."""
 
     def __init__(self, world: World, core: InterceptedBroker) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class Faults(ordering.Orders[Exchange, Reply]):
         self._core = core
         self._condition = world.condition
         self._moved: dict[TopicPartition, set[Client]] = {}
-        """Partitions whose leader has moved, and who has learnt of it."""
+        """The partitions whose leader has moved, each with the clients that have received the new metadata."""
         self._versions: dict[int, int] = {}
 
     def on(
@@ -117,21 +117,21 @@ class Faults(ordering.Orders[Exchange, Reply]):
         client_id: str | None = None,
         when: Callable[[Exchange], bool] | None = None,
     ) -> Fault:
-        """Do something else with requests. Several faults for the same requests take their turns in order.
+        """Set a fault. If several faults fit a request, the one that was set first applies.
 
         Args:
-            api: Which requests: those of an API; None is all of them.
-            action: What to do: `error(...)`, `delay(...)`, `drop_connection()`, or a function of an `Exchange`.
-            once: What to do with the next request only.
-            times: How many requests it is for; None is any number.
-            client_id: Only requests of clients of this name.
-            when: Only requests for which this is true; it is given an `Exchange`.
+            api: The API of the requests. None is every API.
+            action: The action: `error(...)`, `delay(...)`, `drop_connection()`, or a function of an `Exchange`.
+            once: The action for the next request only.
+            times: The number of requests to which the fault applies. None is any number.
+            client_id: Apply the fault only to clients with this client id.
+            when: Apply the fault only to requests for which this function of an `Exchange` returns True.
 
         Returns:
-            The fault: it counts, and can be removed.
+            The fault, which counts its requests and can be removed.
 
         Raises:
-            ConfigError: Neither an action nor `once` was given, or both.
+            ConfigError: Neither `action` nor `once` was passed, or both.
         """
 
         def meets(exchange: Exchange) -> bool:
@@ -147,23 +147,23 @@ class Faults(ordering.Orders[Exchange, Reply]):
         return fault
 
     def remove(self, fault: Fault) -> None:
-        """End a fault; no error if it has ended."""
+        """Remove a fault. No error is raised if it has ended."""
         with self._condition:
             super().remove(fault)
             self._arm()
 
     def clear(self) -> None:
-        """End all faults, give the answers that are delayed, and speak all versions again."""
+        """End all faults, send the delayed responses, and serve all versions again."""
         self.keep([])
 
     def state(self) -> FaultState:
-        """Return the faults that there are, for `keep`."""
+        """Return the present faults, for `keep`."""
         with self._condition:
             apis = None if self._core.apis is APIS else self._core.apis
             return FaultState(self._ordered, frozenset(self._moved), apis)
 
     def keep(self, states: Iterable[FaultState | None]) -> None:
-        """End all faults but those of some states."""
+        """End all faults except those in some states."""
         kept = [state for state in states if state is not None]
         with self._condition:
             self._ordered = tuple(
@@ -178,14 +178,14 @@ class Faults(ordering.Orders[Exchange, Reply]):
             self._condition.notify_all()
 
     def move_leader(self, topic: str, partition: int | None = None) -> None:
-        """Have a partition's leader move, or all of a topic, as clients see it.
+        """Simulate that the leader of a partition, or of all partitions of a topic, has moved.
 
-        The leader epoch grows by one, and a client that writes, reads or lists offsets gets
-        NOT_LEADER_OR_FOLLOWER until it has asked for the metadata of the topic; or, if it says by which epoch it reads,
-        FENCED_LEADER_EPOCH. Clients of one name and host count as one.
+        The leader epoch grows by one. A client that writes, reads or lists offsets gets NOT_LEADER_OR_FOLLOWER until it
+        has requested metadata of the topic. A request with the old epoch gets FENCED_LEADER_EPOCH. Clients with the
+        same client id and host count as one client.
 
         Raises:
-            ApiError: UNKNOWN_TOPIC_OR_PARTITION.
+            ApiError: UNKNOWN_TOPIC_OR_PARTITION, if the topic or the partition does not exist.
         """
         with self._condition:
             found = self._core.services.topics.require(topic)
@@ -198,14 +198,14 @@ class Faults(ordering.Orders[Exchange, Reply]):
             self._arm()
 
     def expire_member(self, group: str, member: str | None = None) -> None:
-        """End a member's session as if it had not been heard of; it learns so by its next request.
+        """Expire the session of a member, as if it had sent no heartbeats. Its next request gets an error.
 
         Args:
             group: The group.
-            member: The member id, or the group instance id; None is the only member that there is.
+            member: The member id or the group instance id. None is the only member of the group.
 
         Raises:
-            ConfigError: There is no such member.
+            ConfigError: The group has no such member.
         """
         with self._condition:
             described = views.describe(self._core, group, self._world.now_ms())
@@ -217,8 +217,8 @@ class Faults(ordering.Orders[Exchange, Reply]):
                 raise ConfigError(f"group {group!r} does not have {wanted}; its members: {known}")
             self.remove_members(group, chosen)
 
-    def remove_members(self, group: str, members: Iterable[views.Member]) -> None:
-        """Take members out of a group as if their sessions had ended; under the lock."""
+    def remove_members(self, group: str, members: Iterable[views.MemberView]) -> None:
+        """Remove members from a group as if their sessions had expired. The caller holds the lock."""
         gone = []
         for each in members:
             instance_id = each.group_instance_id
@@ -248,12 +248,12 @@ class Faults(ordering.Orders[Exchange, Reply]):
         self._core.handle_undisturbed(context, request)
 
     def max_versions(self, release: str) -> None:
-        """Speak only what a release of Kafka speaks, such as "2.8": older versions of APIs, and fewer of them.
+        """Serve only the APIs and versions of a release of Kafka, such as "2.8".
 
-        Clients learn of it when they connect.
+        Clients receive the versions when they connect.
 
         Raises:
-            ConfigError: There is no table of this release.
+            ConfigError: There is no table for this release.
         """
         with self._condition:
             self._speak(apis_of(release, APIS))
@@ -272,7 +272,7 @@ class Faults(ordering.Orders[Exchange, Reply]):
         if self._is_too_new(exchange):
             raise CloseConnection(f"{exchange.api.name} version {exchange.version} is too new")
         if self._moved and isinstance(exchange.request, MetadataRequest):
-            self._note_told(exchange)
+            self._note_metadata(exchange)
         fault = self.find(exchange)
         if fault is not None:
             return fault.take(exchange)
@@ -281,22 +281,22 @@ class Faults(ordering.Orders[Exchange, Reply]):
         return exchange.proceed()
 
     def _is_too_new(self, exchange: Exchange) -> bool:
-        """Whether a request has a version beyond `max_versions`. ApiVersions is answered in every version."""
+        """Return whether a request has a version above `max_versions`. Every version of ApiVersions is served."""
         newest = self._versions.get(exchange.api, -1 if self._versions else exchange.version)
         return exchange.version > newest and exchange.api != ApiKey.API_VERSIONS
 
-    def _note_told(self, exchange: Exchange) -> None:
-        """Note that a client asks for metadata, by which it learns who leads now."""
+    def _note_metadata(self, exchange: Exchange) -> None:
+        """Note that a client requests metadata, which contains the new leaders."""
         topics = exchange.request.topics
         asked = None if topics is None else {topic.name for topic in topics}
-        for moved, told in self._moved.items():
+        for moved, informed in self._moved.items():
             if asked is None or moved.topic in asked:
-                told.add(_client(exchange))
+                informed.add(_client(exchange))
 
     def _is_stale(self, exchange: Exchange) -> bool:
-        """Whether a client writes to or reads from a leader that it should know to have moved."""
+        """Return whether a request is for a leader that has moved, from a client without the new metadata."""
         client = _client(exchange)
-        stale = {moved for moved, told in self._moved.items() if client not in told}
+        stale = {moved for moved, informed in self._moved.items() if client not in informed}
         return not stale.isdisjoint(_partitions(exchange))
 
 
@@ -308,7 +308,7 @@ def _client(exchange: Exchange) -> Client:
 
 
 def _partitions(exchange: Exchange) -> Iterable[TopicPartition]:
-    """Return the partitions whose leader a request is meant for."""
+    """Yield the partitions in a request that only their leaders serve."""
     if exchange.api not in _TOPICS:
         return
     topics: Any = getattr(exchange.request, _TOPICS[exchange.api])

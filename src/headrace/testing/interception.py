@@ -1,4 +1,4 @@
-"""A broker whose requests a test can see and answer in its place."""
+"""A broker whose requests a test can inspect and answer in place of the broker."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from headrace.broker.broker import Broker as CoreBroker
 from headrace.broker.context import RequestContext
-from headrace.clients.drivers.local import LocalClient
+from headrace.clients.drivers.local_target import LocalClient
 from headrace.core.deadlines import Deadlines
 from headrace.core.deferred import Deferred
 from headrace.protocol.api_keys import ApiKey
@@ -18,13 +18,13 @@ Reply = Message | Deferred[Any] | None
 
 
 class Exchange:
-    """A request that has come in, and the ways to answer it."""
+    """A received request, and the ways to answer it."""
 
     __slots__ = ("context", "core", "request")
 
     def __init__(self, core: InterceptedBroker, context: RequestContext, request: Any) -> None:
         self.core = core
-        """The broker; what it decides with, and not its shell."""
+        """The core of the broker, without its shell."""
         self.context = context
         """The client, the time and the listener of the request; its `header` has the version."""
         self.request = request
@@ -32,7 +32,7 @@ class Exchange:
 
     @property
     def api(self) -> ApiKey:
-        """Which API it is."""
+        """The API of the request."""
         return ApiKey(self.request.API_KEY)
 
     @property
@@ -46,30 +46,30 @@ class Exchange:
         return self.context.header.client_id
 
     def proceed(self) -> Reply:
-        """Have the broker handle the request, as if nobody had looked."""
+        """Let the broker handle the request, without faults."""
         return self.core.handle_undisturbed(self.context, self.request)
 
     def later(self, reply: Reply, delay_s: float) -> Reply:
-        """Hold a reply back for some seconds of the broker's time."""
+        """Delay a reply for a number of seconds of the broker's clock."""
         if reply is None:
             return None
         return self.core.hold_back(reply, self.context.now_ms + round(delay_s * 1000))
 
 
 Asker = LocalClient | str
-"""A client that asks: one in this process, or HOST:PORT of a connection."""
+"""The client that sends a request: a client in this process, or HOST:PORT of a connection."""
 _MAKE_TOPICS: Final = frozenset({ApiKey.CREATE_TOPICS, ApiKey.METADATA})
 
 
 class InterceptedBroker(CoreBroker):
-    """A broker that asks before it handles a request, and tells when something may have changed.
+    """A broker that calls a function before it handles a request, and another one after its state may have changed.
 
     Attributes:
-        intercept: Asked for the reply to each request; None is not to ask.
-        changed: Called after each use; None is not to call.
-        asker: The client in this process whose request is handled; None while it is another process's.
-        makers: Who made which topic, as far as clients did.
-        requests: How many requests were handled.
+        intercept: Called with each request; returns the reply. None lets the broker handle all requests.
+        changed: Called after each request and each tick. None calls nothing.
+        asker: The client in this process whose request is handled. None for requests of other processes.
+        makers: The clients that have created topics, by topic.
+        requests: The number of handled requests.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -90,7 +90,7 @@ class InterceptedBroker(CoreBroker):
                 return self._handle_noting_topics(context, request)
             return self._handle(context, request)
         finally:
-            self._tell()
+            self._report_change()
 
     def _handle_noting_topics(self, context: RequestContext, request: Message) -> Reply:
         before = len(self.services.topics)
@@ -108,11 +108,11 @@ class InterceptedBroker(CoreBroker):
         return self.intercept(Exchange(self, context, request))
 
     def handle_undisturbed(self, context: RequestContext, request: Message) -> Reply:
-        """Answer one request without asking."""
+        """Handle one request without faults."""
         return super().handle(context, request)
 
     def hold_back(self, reply: Message | Deferred[Any], until_ms: int) -> Deferred[Any]:
-        """Return what will be the reply, at a time and not before."""
+        """Return a deferred reply that is resolved at a time, and not before."""
         held: Deferred[Any] = Deferred()
         held.on_cancel(lambda: self._forget(held))
         self._held_back[held] = reply
@@ -120,44 +120,44 @@ class InterceptedBroker(CoreBroker):
         return held
 
     def _forget(self, held: Deferred[Any]) -> None:
-        """Hold a reply back no longer: nobody waits for it."""
+        """Drop a delayed reply, because the client no longer waits for it."""
         self._due.cancel(held)
         reply = self._held_back.pop(held, None)
         if isinstance(reply, Deferred):
             reply.cancel()
 
     def release(self) -> None:
-        """Give all replies that are held back."""
+        """Send all delayed replies."""
         held_back, self._held_back = self._held_back, {}
         for held, reply in held_back.items():
             self._due.cancel(held)
-            self._give(held, reply)
+            self._resolve(held, reply)
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When `tick` has something to do next."""
+        """The latest time for the next `tick`; None if nothing depends on the time."""
         moments = (super().next_deadline_ms, self._due.next_ms)
         return min((at for at in moments if at is not None), default=None)
 
     def tick(self, now_ms: int) -> None:
-        """Do what is due."""
+        """Do what is due, and send the delayed replies that are due."""
         super().tick(now_ms)
         for held in self._due.expire(now_ms):
-            self._give(held, self._held_back.pop(held))
-        self._tell()
+            self._resolve(held, self._held_back.pop(held))
+        self._report_change()
 
     @staticmethod
-    def _give(held: Deferred[Any], reply: Message | Deferred[Any]) -> None:
+    def _resolve(held: Deferred[Any], reply: Message | Deferred[Any]) -> None:
         if isinstance(reply, Deferred):
             held.follow(reply)
         else:
             held.resolve(reply)
 
     def finish_sync(self, *arguments: Any) -> None:
-        """Take note of a sync's outcome; see `CoreBroker.finish_sync`."""
+        """Handle the outcome of a sync; see `CoreBroker.finish_sync`."""
         super().finish_sync(*arguments)
-        self._tell()
+        self._report_change()
 
-    def _tell(self) -> None:
+    def _report_change(self) -> None:
         if self.changed is not None:
             self.changed()

@@ -1,10 +1,10 @@
-"""Isolation of tests that share a broker, without touching what fixtures of a wider scope still use.
+"""Isolation of tests that share a broker. Topics, groups and faults of fixtures with a wider scope are kept.
 
-After each test its faults end, and its topics and groups go. What came into being while a fixture of a wider scope was
-set up is that fixture's, and goes with it; so do its faults. A client that such a fixture holds may join groups and
-make topics later, in the midst of a test: these stay as long as it is connected.
+After each test its faults end, and its topics and groups are deleted. Topics, groups and faults that were created while
+a fixture of a wider scope was set up belong to this fixture, and end with it. A client of such a fixture may join
+groups and create topics later, during a test. These stay as long as the client is connected.
 
-The module imports nothing else of Headrace, for pytest loads it wherever Headrace is installed.
+This module imports no other module of Headrace, because pytest loads it wherever Headrace is installed.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from headrace.testing.faults import FaultState
 
 OPEN_BROKERS: Final = pytest.StashKey[list["Broker"]]()
-"""The brokers that fixtures have opened, of the session."""
+"""The key for the open brokers of fixtures, in the stash of the session's configuration."""
 _FACTORIES: Final = "headrace.testing.factories"
 _CLIENTS: Final = frozenset({"Clients", "Admin"})
-"""The types of fixtures of `factories` that hold connections."""
+"""The names of the fixture classes of `factories` that have connections."""
 
 
 def _is_plain(value: object) -> bool:
-    """Return whether a value is data that holds no client, such as an address."""
+    """Return whether a value is data without a client, such as an address."""
     if isinstance(value, Mapping):
         return all(map(_is_plain, value.values()))
     if isinstance(value, list | tuple | set | frozenset):
@@ -37,7 +37,7 @@ def _is_plain(value: object) -> bool:
 
 
 class _Moment:
-    """The brokers that are open, and what each had at one moment."""
+    """The open brokers, and the topics, groups and faults of each at one moment."""
 
     def __init__(self, brokers: list[Broker]) -> None:
         self.had = {each: (each.snapshot(), each.faults.state()) for each in brokers}
@@ -53,12 +53,12 @@ class _Share:
         for each, (snapshot, faults) in after.had.items():
             if each in before.had:
                 old_snapshot, old_faults = before.had[each]
-                snapshot, faults = snapshot - old_snapshot, faults - old_faults  # noqa: PLW2901 - what is new of them
+                snapshot, faults = snapshot - old_snapshot, faults - old_faults  # noqa: PLW2901 - only the new ones
             self.things[each], self.faults[each] = snapshot, faults
 
 
 class Isolation:
-    """Keeps the tests of one session apart."""
+    """The pytest hooks that isolate the tests of one session from each other."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -69,7 +69,7 @@ class Isolation:
         self._users: dict[Any, str] = {}
         """The active wider fixtures that may hold a client, with their names."""
         self._related: set[str] = set()
-        """Names of fixtures that give brokers and addresses."""
+        """The names of fixtures that provide brokers and addresses."""
         self._kept: dict[Broker, Snapshot] = {}
         """The topics and groups that tests left for clients of wider fixtures."""
 
@@ -79,7 +79,7 @@ class Isolation:
     def pytest_fixture_setup(
         self, fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
     ) -> Any:
-        """Note what a fixture of a wider scope brings."""
+        """Note the topics, groups and faults that the setup of a wider fixture creates."""
         del request
         if fixturedef.scope == "function":
             return (yield)
@@ -93,12 +93,12 @@ class Isolation:
                 self._users[fixturedef] = fixturedef.argname
         elif self._is_user(fixturedef, value, before):
             self._users[fixturedef] = fixturedef.argname
-        # It runs before what the fixture itself does at its end, which its faults would slow down.
+        # This finalizer runs before the teardown of the fixture itself, which its faults would slow down.
         fixturedef.addfinalizer(lambda: self._end_faults(fixturedef))
         return value
 
     def _is_user(self, fixturedef: pytest.FixtureDef[Any], value: object, before: _Moment) -> bool:
-        """Return whether a fixture may hold a client: it has used a broker or could, and returns no plain data."""
+        """Return whether a fixture may have a client: it may use a broker, and its value is not plain data."""
         names = self._related.union(self._users.values())
         used = any(each.uses != before.uses.get(each, 0) for each in self._brokers())
         if not used and names.isdisjoint(fixturedef.argnames):
@@ -115,7 +115,7 @@ class Isolation:
     def pytest_fixture_post_finalizer(
         self, fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
     ) -> None:
-        """Remove what a fixture of a wider scope has left, unless it is also another one's."""
+        """Remove the topics and groups of a wider fixture, unless they also belong to another fixture."""
         del request
         self._users.pop(fixturedef, None)
         share = self._shares.pop(fixturedef, None)
@@ -129,12 +129,12 @@ class Isolation:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self) -> None:
-        """Note what there is before a test and its fixtures."""
+        """Note the topics, groups and faults before a test and its fixtures."""
         self._before = _Moment(self._brokers())
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self) -> Any:
-        """End the test's faults before its fixtures end, and remove what it has left afterwards."""
+        """End the test's faults before the teardown of its fixtures; remove its topics and groups afterwards."""
         self._clear_faults()
         try:
             return (yield)

@@ -1,6 +1,6 @@
 """The pytest plugin: fixtures of brokers, topics, clients, fakes of AWS. `pytest --fixtures` shows them.
 
-pytest loads it wherever Headrace is installed, so it imports nothing else of Headrace but the makers of fixtures.
+pytest loads this module wherever Headrace is installed. So it imports only the functions that create fixtures.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ headrace_stream = factories.stream()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option that names a cluster."""
+    """Add the option with the address of a cluster."""
     parser.getgroup("headrace").addoption(
         OPTION,
         metavar="HOST:PORT",
         default=None,
         help="a Kafka cluster for headrace_bootstrap, headrace_topic, headrace_admin and headrace_client, "
-        "instead of the broker in the test's process",
+        "in place of the broker in the test's process",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declare the marks, and keep tests apart."""
+    """Declare the marks, and register the isolation of tests."""
     config.pluginmanager.register(Isolation(config), "headrace-isolation")
     config.addinivalue_line(
         "markers",

@@ -1,4 +1,4 @@
-"""A broker as a process of its own, for tests that kill it."""
+"""A broker in a process of its own, for tests that kill it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ from headrace.config.options import Value, render_value
 from headrace.errors import HeadraceError
 
 START_S: Final = 30.0
+"""Seconds in which the process must accept connections after its start."""
 STOP_S: Final = 15.0
+"""Seconds in which the process must end after a signal."""
 
 _READY: Final = re.compile(rb"ready kafka=\S+:(?P<port>\d+) .*\n")
 
 
 class BrokerProcess:
-    """`headrace serve` as a child process, which can be stopped, killed, and started again with what it had on disk.
+    """`headrace serve` as a child process. A test can stop it, kill it, and start it again with its data.
 
         with BrokerProcess(tmp_path) as broker:
             use(broker.bootstrap)
@@ -33,18 +35,18 @@ class BrokerProcess:
             broker.start()                 # at the same address
 
     Attributes:
-        log_path: Where its log lines go.
+        log_path: The file with the log of the process.
     """
 
     @checked
     def __init__(
         self, directory: str | Path, *, configs: Mapping[str, Value] | None = None
     ) -> None:
-        """Prepare a broker; nothing runs before `start`.
+        """Prepare a broker. The process runs after `start`.
 
         Args:
-            directory: Where it keeps its data and its log.
-            configs: Its configuration under Kafka's names.
+            directory: The directory for the data and the log.
+            configs: The broker's configuration under Kafka's names.
         """
         self.log_path = Path(directory) / "broker.log"
         self._data = Path(directory) / "data"
@@ -57,14 +59,14 @@ class BrokerProcess:
 
     @property
     def bootstrap(self) -> str:
-        """HOST:PORT for clients; it stays the same when the broker is started again."""
-        assert self._port, "it has not been started yet"
+        """HOST:PORT for clients. It stays the same when the broker is started again."""
+        assert self._port, "the broker has not been started: call start()"
         return f"127.0.0.1:{self._port}"
 
     @property
     def pid(self) -> int:
-        """The number of the process."""
-        assert self._process is not None, "it has not been started yet"
+        """The id of the process."""
+        assert self._process is not None, "the broker has not been started: call start()"
         return self._process.pid
 
     @property
@@ -81,9 +83,9 @@ class BrokerProcess:
         """Start the process, and return when it accepts connections.
 
         Raises:
-            HeadraceError: It ended instead; with its log.
+            HeadraceError: The process has ended, or did not start in time. The message has its log.
         """
-        assert not self.running, "it is running"
+        assert not self.running, "the broker is running already"
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         settings = [f"--config={key}={value}" for key, value in self._configs.items()]
         where = ["--listen", f"127.0.0.1:{self._port}", "--data", str(self._data)]
@@ -102,15 +104,15 @@ class BrokerProcess:
         return self
 
     def stop(self) -> int:
-        """Stop it in order (SIGTERM), and return its exit code; 0 is as it should be."""
+        """Stop the process gracefully (SIGTERM), and return its exit code. 0 is success."""
         return self._end(signal.SIGTERM)
 
     def kill(self) -> int:
-        """Kill it at once (SIGKILL), and return when it is gone. No error if it is not running."""
+        """Kill the process (SIGKILL), and return when it has ended. No error is raised if it is not running."""
         return self._end(signal.SIGKILL)
 
     def restart(self) -> Self:
-        """Stop it in order and start it again."""
+        """Stop the process gracefully, and start it again."""
         self.stop()
         return self.start()
 
@@ -143,8 +145,8 @@ class BrokerProcess:
 
 
 def _read_line(process: subprocess.Popen[bytes]) -> bytes:
-    """Read one line of a child's output, or less when it ends or takes too long."""
-    assert process.stdout is not None, "its output is a pipe"
+    """Read one line of a child's output; less if the child ends or takes too long."""
+    assert process.stdout is not None, "the output of the child is a pipe"
     output = process.stdout.fileno()
     deadline_s = time.monotonic() + START_S
     line = b""

@@ -1,7 +1,7 @@
-"""Answers that refuse a request: the response of its API, with an error code wherever one belongs.
+"""Responses that refuse a request: a response of its API in which every error code is set.
 
-A request that changes something is answered without being handled: the answer has a row for each row of the request.
-One that only asks is handled, and every error code in its answer is overwritten.
+A request that changes something is not executed: the response has one row for each row of the request. A request that
+only reads is executed, and every error code in its response is overwritten.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NAMES: Final = ("name", "group_id")
 
 
 def refuse(exchange: Exchange, code: ErrorCode) -> Reply:
-    """Return the answer that refuses a request."""
+    """Return the response that refuses a request with an error code."""
     request = exchange.request
     if isinstance(request, FetchRequest):
         return _refused_fetch(exchange, code)
@@ -44,19 +44,19 @@ def refuse(exchange: Exchange, code: ErrorCode) -> Reply:
     if exchange.api == ApiKey.PRODUCE and request.acks == 0:
         return None
     response = response_class(request.API_KEY)
-    assert response is not None, "a request that was decoded has a response"
+    assert response is not None, "a decoded request has a response class"
     answer: Reply = _mirrored(response, request, code)
     return answer
 
 
 def _refused_fetch(exchange: Exchange, code: ErrorCode) -> Reply:
-    """Refuse every partition; in a fetch session those that the session remembers."""
+    """Refuse every partition of a fetch, in a fetch session all partitions of the session."""
     try:
         fetch = exchange.core.services.fetch_sessions.begin(
             exchange.request, exchange.context.now_ms, exchange.context.session.principal
         )
     except ApiError:
-        return exchange.proceed()  # there is no such session, and the broker says so
+        return exchange.proceed()  # the broker reports that the session does not exist
     refused = [
         FetchedTopic(
             topic=topic.topic,
@@ -89,7 +89,7 @@ def _overwritten(message: S, code: ErrorCode) -> S:
 
 
 def _mirrored(kind: Any, source: Any, code: ErrorCode) -> Any:
-    """Return a struct of a response with the names and numbers of the request's, and an error code."""
+    """Return a struct of a response with the names and numbers of a struct in the request, and an error code."""
     made = kind()
     for name in kind.__slots__:
         row = _row_kinds(kind).get(name)
@@ -112,7 +112,7 @@ def _row(kind: Any, source: Any, code: ErrorCode) -> Any:
 
 
 def _rows(source: Any, name: str) -> list[Any]:
-    """Return the request's rows that belong to a list of the response: of the same name, else the first there are."""
+    """Return the request's rows for a list of the response: the list of the same name, or the first list with rows."""
     same = getattr(source, name, None)
     if isinstance(same, list):
         return same
@@ -122,7 +122,7 @@ def _rows(source: Any, name: str) -> list[Any]:
 
 @cache
 def _row_kinds(kind: Any) -> dict[str, Any]:
-    """Return the lists of structs of a struct: the class of each one's rows."""
+    """Return the fields of a struct that are lists of structs, with the class of the rows."""
     hints = typing.get_type_hints(kind)
     kinds = {}
     for name in kind.__slots__:
@@ -140,7 +140,7 @@ def _is_struct(kind: Any) -> bool:
 
 @cache
 def _names_within(kind: Any) -> frozenset[str]:
-    """Return the names of all fields of a struct and of those below it."""
+    """Return the names of all fields of a struct and of the structs inside it."""
     names = set(kind.__slots__)
     for row in _row_kinds(kind).values():
         names |= _names_within(row)

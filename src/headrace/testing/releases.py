@@ -1,4 +1,4 @@
-"""Which versions of each API releases of Apache Kafka serve, for clients to be tested with an older broker."""
+"""The API versions of releases of Apache Kafka, to test clients with an older broker."""
 
 from __future__ import annotations
 
@@ -64,17 +64,19 @@ NEWEST: Final[dict[int, tuple[int | None, ...]]] = {
     ApiKey.CONSUMER_GROUP_HEARTBEAT: (None, None, 0),
     ApiKey.CONSUMER_GROUP_DESCRIBE: (None, None, 0),
 }
-"""The newest version of each API in each of the releases; an API that is not here is in none of them."""
+"""The newest version of each API in each of `RELEASES`; None if the release lacks the API. None has any other API."""
 
 
 def apis_of(release: str, apis: tuple[Api, ...]) -> tuple[Api, ...]:
-    """Return those of a broker's APIs and versions that a release of Kafka has too.
+    """Return the APIs and versions of a broker that a release of Kafka has, too.
 
     Raises:
         ConfigError: The release is not one of `RELEASES`.
     """
     if release not in RELEASES:
-        raise ConfigError(f"no table of Kafka {release}; there is one for {', '.join(RELEASES)}")
+        raise ConfigError(
+            f"there is no table for Kafka {release}; choose one of {', '.join(RELEASES)}"
+        )
     column = RELEASES.index(release)
     kept = []
     for api in apis:

@@ -13,7 +13,7 @@ from tests.conformance.cli.conftest import Commands
 NewTopic = Callable[..., str]
 
 
-def test_what_is_written_is_read(headrace: Commands, new_topic: NewTopic) -> None:
+def test_bench_reads_the_records_that_it_wrote(headrace: Commands, new_topic: NewTopic) -> None:
     topic = new_topic("-p", "3")
     written = headrace.json("bench", "produce", topic, "-n", "5000", "-s", "50", "--keys", "4")
     assert (written["records"], written["bytes"], written["failed"]) == (5000, 250_000, 0)

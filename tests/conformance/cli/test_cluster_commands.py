@@ -150,12 +150,12 @@ def kafka(tmp_path: Path) -> Iterator[Target]:
 
 
 @pytest.mark.java
-def test_what_hangs_is_found_and_aborted(kafka: Target) -> None:
+def test_a_hanging_transaction_is_found_and_aborted(kafka: Target) -> None:
     with BlockingClient(kafka.bootstrap) as client:
         client.create_topics([NewTopic("t", 1)])
     producer = _open_transaction(kafka.bootstrap, "t", "lost")
     kafka.kill()
-    with contextlib.suppress(HeadraceError):  # nobody is there to abort it
+    with contextlib.suppress(HeadraceError):  # no coordinator aborts it
         producer.close(timeout_s=0)
     # Headrace aborts such transactions when it starts; Kafka's coordinators forget them.
     for lost in (kafka.directory / "data").glob("__transaction_state-*"):

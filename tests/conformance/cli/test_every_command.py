@@ -193,7 +193,7 @@ class Runner:
             self._begin_member(f"stop-{number}")
 
     def _begin_member(self, group: str) -> None:
-        """Begin a program that reads until its member is stopped, or for some seconds where nobody does so."""
+        """Begin a program that reads until its member is stopped, or for some seconds if it is not stopped."""
         joined = threading.Event()
 
         def read() -> None:

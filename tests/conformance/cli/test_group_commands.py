@@ -68,7 +68,7 @@ def test_a_group_is_created_attached_and_detached(
     text = on_headrace.run("group", "describe", group).stdout.decode()
     assert f"attached to: {topic}.*" in text
     missing = on_headrace.run("group", "attach", "no-such-group", topic, code=1)
-    assert b"no group 'no-such-group'" in missing.stderr
+    assert b"group 'no-such-group' does not exist" in missing.stderr
     on_headrace.run("group", "delete", group, "--yes")
     on_headrace.run("group", "describe", group, code=1)
 
@@ -88,7 +88,7 @@ def test_members_follow_what_is_typed(on_headrace: Commands, new_topic: NewTopic
             member.poll(0.1)
 
 
-def test_on_kafka_the_commands_of_headrace_alone_name_the_alternative(
+def test_commands_that_need_headrace_name_the_alternative_on_kafka(
     headrace: Commands, new_topic: NewTopic
 ) -> None:
     if headrace.target.name == "headrace":
@@ -96,7 +96,7 @@ def test_on_kafka_the_commands_of_headrace_alone_name_the_alternative(
     topic = new_topic("-p", "1")
     for arguments in (("create", "g"), ("attach", "g", topic), ("detach", "g", "--all")):
         refused = headrace.run("group", *arguments, code=2)
-        assert b"does not keep what group 'g' is attached to" in refused.stderr
+        assert b"does not store attachments, so group 'g' has none" in refused.stderr
         assert b"subscribe to topics or to a pattern" in refused.stderr
 
 

@@ -29,7 +29,9 @@ def login_file(path: Path, properties: Properties) -> str:
     return str(path)
 
 
-def test_what_takes_more_than_a_client_has(secured: SecuredHeadraceServer, tmp_path: Path) -> None:
+def test_a_command_without_the_permission_is_denied(
+    secured: SecuredHeadraceServer, tmp_path: Path
+) -> None:
     commands = Commands(secured)
     client = ("--config-file", login_file(tmp_path / "client", secured.client_properties))
     admin = ("--config-file", login_file(tmp_path / "admin", secured.admin_properties))

@@ -44,7 +44,7 @@ def test_consume_prints_what_has_one_of_the_tags(headrace: Commands, new_topic: 
     assert headrace.lines("consume", topic, "-e", "--tag", "green") == []
 
 
-def test_what_waits_is_seen_and_still_there_after_a_kill(own: Commands) -> None:
+def test_scheduled_records_are_listed_and_survive_a_kill(own: Commands) -> None:
     own.run("topic", "create", "plain", "later", "-p", "1")
     own.run("topic", "alter", "later", "-c", "headrace.delay.enable=true")
     [described] = own.json("topic", "describe", "later", "--no-groups")

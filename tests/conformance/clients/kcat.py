@@ -74,7 +74,7 @@ class Kcat:
     tells_commits = False
     outlives_brokers = False
     drops_when_stopped = True
-    """When it is stopped, kcat takes one more record from librdkafka.
+    """A stopped kcat takes one more record from librdkafka.
 
     The record counts as consumed, and kcat does not print it.
     """

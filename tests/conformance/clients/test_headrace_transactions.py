@@ -92,7 +92,7 @@ def read_by_librdkafka(target: Target, topic: str, isolation: str) -> dict[int, 
     return found
 
 
-def test_what_is_committed_and_nothing_else(target: Target, topic: str) -> None:
+def test_readers_see_committed_records_only(target: Target, topic: str) -> None:
     group = f"g-{topic}"
     who = headrace.Consumer(
         target.bootstrap, group=group, enable_auto_commit=False, **target.admin_properties

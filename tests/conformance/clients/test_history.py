@@ -43,7 +43,7 @@ def test_a_record_that_was_committed_may_not_come_again():
     assert check_deliveries(events) == ["b began partition 0 at 1, committed 2"]
 
 
-def test_after_a_death_the_last_commit_is_uncertain_but_nothing_may_be_skipped():
+def test_the_last_commit_of_a_killed_member_is_uncertain_but_no_record_may_be_skipped():
     died = [_records("a", 0), _committed("a", 1), _records("a", 1, 2), ("a", "killed", {})]
     for start in (1, 2, 3):
         assert check_deliveries(_events(*died, _records("b", start))) == []

@@ -29,7 +29,7 @@ VALUE = b"x" * 10_000
 SECONDS = 7
 RECORDS = SECONDS * BYTES_PER_S // len(VALUE)
 WINDOWS = {"quota.window.num": "2"}
-"""With Kafka's eleven the first ten seconds' worth comes at once, and a test of quotas takes long."""
+"""The number of windows of a quota. With Kafka's default of eleven, the first ten seconds pass at once."""
 numbers = count()
 
 

@@ -53,7 +53,9 @@ def tool(name: str, *arguments: str) -> str:
     return done.stdout
 
 
-def test_what_hangs_is_found_and_ended_and_what_is_stored_is_kafkas(server: HeadraceServer) -> None:
+def test_the_tools_find_and_end_a_hanging_transaction_and_read_the_stored_records(
+    server: HeadraceServer,
+) -> None:
     host, port = server.bootstrap.rsplit(":", 1)
     peer = Peer("headrace", (host, int(port)), advertised((host, int(port))))
     peer.create("t")

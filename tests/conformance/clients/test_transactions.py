@@ -179,7 +179,7 @@ def test_java(target: Target, topic: str, scratch: Path) -> None:
 
 @pytest.mark.java
 def test_a_client_follows_the_level_of_the_feature(tmp_path: Path) -> None:
-    """Also with a transaction that is open while the broker is replaced by one with another level."""
+    """This includes a transaction that is open while the broker is replaced by one with another level."""
     server = LevelServer(tmp_path / "headrace")
     server.start()
     try:

@@ -113,7 +113,9 @@ def aws() -> Iterator[FakeAws]:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(case.values()))
 @pytest.mark.timeout(90)
 @pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning:kafka")
-def test_what_goes_in_comes_out(broker: Broker, aws: FakeAws, case: Case) -> None:
+def test_every_reader_returns_the_records_of_every_writer(
+    broker: Broker, aws: FakeAws, case: Case
+) -> None:
     if "kcat" in {case["writer"], case["reader"]} and shutil.which("kcat") is None:
         pytest.skip("kcat is not installed")
     place = Place(broker, aws, f"crossed-{CASES.index(case)}", case)

@@ -38,7 +38,7 @@ class RefusedError(Exception):
 
 @dataclass
 class Place:
-    """Where a case happens."""
+    """The broker, the fake of AWS and the topic of one case."""
 
     broker: Broker
     aws: FakeAws

@@ -351,7 +351,7 @@ def _settled(side: Side, user: str, case: Case) -> Any:
     [(user, case, variant) for user, case, variant, _ in VARIANTS],
     ids=[f"{case.label}-with-{variant}" for _, case, variant, _ in VARIANTS],
 )
-def test_it_is_answered_as_kafka_answers_it(
+def test_the_request_gets_the_response_of_kafka(
     sides: tuple[Side, Side], user: str, case: Case, variant: str
 ) -> None:
     theirs, ours = (reduced(_settled(side, user, case), user) for side in sides)
@@ -446,7 +446,7 @@ def test_filters_mean_what_they_mean_in_kafka(sides: tuple[Side, Side]) -> None:
     assert found > 50
 
 
-def test_what_is_deleted_is_what_kafka_deletes(sides: tuple[Side, Side]) -> None:
+def test_the_same_acls_are_deleted_as_by_kafka(sides: tuple[Side, Side]) -> None:
     random = Random(6)
     request = DeleteAclsRequest(filters=[DeleteAclsFilter(**_filter(random)) for _ in range(20)])
     theirs, ours = (

@@ -71,7 +71,7 @@ def create_partitions(peer: Peer) -> None:
         ask("bad name", topic("a/b", 3), version=version)
         ask("twice", topic(name, 5), topic(name, 6), version=version)
         ask("assigned", topic(name, 3, [1]), version=version)
-        ask("assigned to nobody", topic(name, 4, []), version=version)
+        ask("assigned to no broker", topic(name, 4, []), version=version)
         ask("assigned to another", topic(name, 4, [7]), version=version)
         ask("too few assigned", topic(name, 5, [1]), version=version)
         ask("too many assigned", topic(name, 4, [1], [1]), version=version)

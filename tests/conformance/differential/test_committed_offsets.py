@@ -58,11 +58,11 @@ def commit_every_version(peer: Peer) -> None:
             ask(f"offset {offset}", commit(group, (topic, 0, offset)), version)
         ask("none", commit(group), version)
         ask("empty group", commit("", (topic, 0, 1)), version)
-        ask("generation of nobody", commit(group, (topic, 0, 1), generation=4), version)
-        ask("member of nobody", commit(group, (topic, 0, 1), member_id="nobody"), version)
+        ask("unknown generation", commit(group, (topic, 0, 1), generation=4), version)
+        ask("unknown member", commit(group, (topic, 0, 1), member_id="unknown"), version)
         ask(
-            "both of nobody",
-            commit(group, (topic, 0, 1), member_id="nobody", generation=1),
+            "unknown member and generation",
+            commit(group, (topic, 0, 1), member_id="unknown", generation=1),
             version,
         )
         for fetch_version in peer.range_of(OffsetFetchRequest):
@@ -78,7 +78,7 @@ def commit_as_a_member(peer: Peer) -> None:
     member = Member(peer, group, "m")
     member.join()
     member.commit(topic, 1, "commits while completing")
-    peer.ask("nobody while completing", commit(group, (topic, 0, 9)), 8)
+    peer.ask("no member while completing", commit(group, (topic, 0, 9)), 8)
     member.sync()
     for version in peer.range_of(OffsetCommitRequest):
         member.commit(topic, 2, version=version)
@@ -102,7 +102,7 @@ def commit_as_a_member(peer: Peer) -> None:
         )
     member.leave()
     member.commit(topic, 4, "commits after all")
-    peer.ask("nobody when empty", commit(group, (topic, 0, 5)), 8)
+    peer.ask("no member when empty", commit(group, (topic, 0, 5)), 8)
     peer.ask("a generation when empty", commit(group, (topic, 0, 5), generation=1), 8)
     peer.ask("in the end", committed(7, group, topics={topic: [0]}), 7)
 

@@ -58,7 +58,7 @@ VALUES = {
     "segment.ms": ["7", "604800000"],
     "unclean.leader.election.enable": ["true", "false"],
 }
-"""For each option of topics, values to set: some others than the default, and the default."""
+"""The values to set for each option of topics: some that differ from the default, and the default."""
 RENDERED = [{"0", "0.0"}, {"1", "1.0"}]
 """Values that are shown in another form than they are set in."""
 LAYERED = {

@@ -86,7 +86,7 @@ def one_member(peer: Peer) -> None:
     beat(peer, "is behind", group, "m", first - 1, owned=[])
     beat(peer, "says what it owns", group, "m", first, owned=[])
     beat(peer, "owns what it cannot", group, "m", first, owned=[(bytes(15) + b"x", 0)])
-    beat(peer, "somebody else", group, "n", first)
+    beat(peer, "another member", group, "n", first)
     join(peer, "joins again", group, "m", "cg-missing")
     wish = {"subscribed_topic_names": ["cg-other"]}
     after = beat(peer, "wants something else", group, "m", first, **wish).member_epoch
@@ -149,7 +149,7 @@ def offsets_of_members(peer: Peer) -> None:
         ("own", "m", epoch),
         ("ahead", "m", epoch + 1),
         ("behind", "m", epoch - 1),
-        ("somebody else", "n", epoch),
+        ("another member", "n", epoch),
         ("nobody", "", -1),
     ):
         request = commit(group, (topic, 0, 7), member_id=member, generation=at)

@@ -31,7 +31,7 @@ PATIENCE_S = 10
 GRACE_S = 0.15
 """Time for an answer that was in flight when another connection looked at the group, in seconds."""
 EMPTY_S = 2.0
-"""For a group without members to be empty."""
+"""The seconds in which a group without members becomes empty."""
 OFFERS = ((("range", b"1"),), (("range", b"1"), ("sticky", b"2")), (("range", b"3"),))
 """A tie between two protocols is broken by chance, in Kafka by the order of a hash map: here is none."""
 

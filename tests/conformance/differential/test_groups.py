@@ -80,7 +80,7 @@ def join_refused(peer: Peer) -> None:
                 join("group-refused-i", "m", instance=instance),
                 max(5, version),
             )
-    describe(peer, "nobody came", "group-refused")
+    describe(peer, "no member joined", "group-refused")
 
 
 @scenarios
@@ -138,7 +138,7 @@ def sync_refused(peer: Peer) -> None:
     peer.ask("instance", sync(group, member.member_id, 1, instance="i"), 5)
     describe(peer, "after all that", group)
     request = sync(group, member.member_id, 1, {member.member_id: b"mine", "nobody": b"lost"})
-    peer.ask("with an assignment of nobody", request, 5)
+    peer.ask("with an assignment of an unknown member", request, 5)
     describe(peer, "synced", group)
     member.sync("syncs again")
     peer.ask("wrong protocol when stable", sync(group, member.member_id, 1, protocol_name="o"), 5)

@@ -128,7 +128,7 @@ def a_classic_member_joins_a_consumer_group(peer: Peer) -> None:
     request = members.sync(group, "m", 3)
     peer.ask("a consumer syncs as a classic member", request, 5)
     leaving = members.leave(group, ("m", None), (a.member_id, None), ("x", None))
-    peer.ask("both leave, and somebody else", leaving, 5)
+    peer.ask("both leave, and an unknown member", leaving, 5)
     describe(peer, group)
     peer.ask("not to be deleted", DeleteGroupsRequest(groups_names=[group]), 2)
     beat(peer, "the consumer leaves", group, "m", -1)

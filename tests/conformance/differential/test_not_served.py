@@ -14,7 +14,7 @@ MISSING = {api for missing in APIS for api in missing.apis}
 
 
 @pytest.mark.java
-def test_what_kafka_offers_is_offered_or_has_a_reason(pair: Pair) -> None:
+def test_every_api_of_kafka_is_served_or_has_a_reason(pair: Pair) -> None:
     kafka, headrace = advertised(pair.kafka.address), advertised(pair.headrace.address)
     assert {ApiKey(key) for key in kafka.keys() - headrace.keys()} == MISSING
     assert headrace.keys() <= kafka.keys()
@@ -34,6 +34,6 @@ def test_the_oldest_versions_are_kafkas_and_none_is_newer(pair: Pair) -> None:
     assert [key for key in common if headrace[key][1] > kafka[key][1]] == []
 
 
-def test_what_is_not_served_is_in_no_registry() -> None:
+def test_an_api_that_is_not_served_is_in_no_registry() -> None:
     optional = {api for missing in OPTIONAL for api in missing.apis}
     assert not (MISSING | optional) & {ApiKey(api.key) for api in OURS}

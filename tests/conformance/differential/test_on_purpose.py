@@ -52,18 +52,20 @@ def step(**fields: object) -> Step:
         (step(), Step("asks v4", {}), "the scenarios part"),
     ],
 )
-def test_what_is_not_on_the_list_is_found(kafka: Step, headrace: Step, found: str) -> None:
+def test_a_difference_that_is_not_on_the_list_is_found(
+    kafka: Step, headrace: Step, found: str
+) -> None:
     check("no such scenario", [kafka], [kafka])
     with pytest.raises(AssertionError, match=re.escape(found)):
         check("no such scenario", [kafka], [headrace])
 
 
-def test_what_is_on_the_list_has_to_show() -> None:
+def test_a_difference_on_the_list_must_occur() -> None:
     with pytest.raises(AssertionError, match="does not differ any more"):
         check("static_member_changes", [step()], [step()])
 
 
-def test_what_brokers_make_up_is_compared_by_its_first_appearance() -> None:
+def test_generated_ids_are_compared_by_their_first_occurrence() -> None:
     def members(*ids: str) -> object:
         symbols = Symbols(("localhost", 9092), 0)
         return normal([LeaveGroupRequest(member_id=member_id) for member_id in ids], symbols)

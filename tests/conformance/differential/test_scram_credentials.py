@@ -127,7 +127,7 @@ def users(peer: Peer) -> None:
     for iterations in (-1, 0, 4095, 16385):
         alter(f"{iterations} iterations", put("d", 1, iterations))
     alter("most iterations", put("d", 1, 16384))
-    alter("delete nobody", delete("zz"))
+    alter("delete an unknown user", delete("zz"))
     alter("delete another mechanism", delete("d", 2))
     alter("each for itself", put("f"), put("g", 9), put("h", 1, 1), delete("zz"))
     alter("any characters", put("x\né,="))

@@ -148,7 +148,7 @@ def create_topics_refused(peer: Peer) -> None:
         "assignment": topic("refused", -1, -1, assignments={0: [1], 1: [1]}),
         "assignment and partitions": topic("refused", 2, -1, assignments={0: [1], 1: [1]}),
         "assignment and replication": topic("refused", -1, 1, assignments={0: [1]}),
-        "assignment to nobody": topic("refused", -1, -1, assignments={0: []}),
+        "assignment to no broker": topic("refused", -1, -1, assignments={0: []}),
         "assignment to an unknown broker": topic("refused", -1, -1, assignments={0: [7]}),
         "assignment twice to one broker": topic("refused", -1, -1, assignments={0: [1, 1]}),
         "assignment with a gap": topic("refused", -1, -1, assignments={0: [1], 2: [1]}),
@@ -315,7 +315,7 @@ def describe_all_broker_configs(peer: Peer) -> None:
         )
 
 
-def test_no_broker_option_of_kafka_is_unknown(pair: Pair) -> None:
+def test_every_broker_option_of_kafka_is_known(pair: Pair) -> None:
     peer = Peer(pair.kafka.name, pair.kafka.address, pair.versions)
     try:
         answer = peer.quiet(description((BROKER, "1", None)), 4)

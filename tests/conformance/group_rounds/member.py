@@ -92,7 +92,7 @@ class Program:
         self._consumer.close()
 
     def _work_s(self, record: headrace.ConsumerRecord) -> float:
-        """A slow record is slow for the first who gets it; else nobody would ever commit it."""
+        """A slow record is slow only for the first member that gets it; otherwise no member would ever commit it."""
         mark = Path(LEDGER).with_name(f"slow-{record.partition}-{record.offset}")
         if not record.headers or mark.exists():
             return WORK_S

@@ -113,7 +113,7 @@ class ProcessRun:
         for count, event in (("kills", self.kill), ("stops", self.stop), ("leaves", self.leave)):
             if not self.counts[count]:
                 self._wake(everybody=True)
-                self.join()  # somebody has to be left
+                self.join()  # at least one member must be left
                 event()
 
     # What happens

@@ -12,7 +12,7 @@ from tests.conformance.group_rounds.process_run import LedgerChecker, Line, Proc
 from tests.fixtures.processes import ServerProcess, running_server
 
 ROUNDS = int(os.environ.get("HEADRACE_PROCESS_ROUNDS", "3"))
-PACE_S = 0.45  # between two lines: after four somebody has slept for longer than a session, after three not
+PACE_S = 0.45  # between two lines: after four, a member has slept longer than a session; after three, not
 ASSIGNORS = ["equal", "range", "server-side", "cooperative-sticky"]
 SETTINGS = (
     "group.initial.rebalance.delay.ms=0",
@@ -27,7 +27,7 @@ SETTINGS = (
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_nothing_is_lost_whatever_happens_to_processes(tmp_path: Path) -> None:
+def test_faults_of_processes_lose_no_records(tmp_path: Path) -> None:
     counts: Counter[str] = Counter()
     arguments = [f"--config={setting}" for setting in SETTINGS]
     with running_server(tmp_path, *arguments) as server:

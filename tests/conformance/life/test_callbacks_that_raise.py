@@ -81,7 +81,7 @@ def test_a_delivery_callback_raises_in_the_background(
         else:
             producer.send(topic, b"x").add_done_callback(raising(kind, seen))
         until(lambda: seen)
-        # Both are sent by the background alone: nobody is inside a call.
+        # Only the background thread sends both: no thread is inside a call.
         producer.send(topic, b"y", on_delivery=told.append)
         neighbour.send(topic, b"z", on_delivery=told.append)
         until(lambda: len(told) == 2)

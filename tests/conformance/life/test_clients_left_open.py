@@ -107,9 +107,7 @@ def test_a_client_that_is_dropped_warns_and_closes_itself(
 ) -> None:
     text = left_open(server, "tcp" if where == "tcp" else tmp_path / "data", what)
     for kind, count in kinds.items():
-        warning = (
-            f"ResourceWarning: a {kind} of Headrace was dropped open: call its close(), or use"
-        )
+        warning = f"ResourceWarning: a {kind} of Headrace was dropped without being closed: call its close(), or use"
         assert text.count(warning) == count, text
 
 
@@ -117,4 +115,6 @@ def test_a_broker_that_is_dropped_warns_and_closes_itself(
     server: ServerProcess, tmp_path: Path
 ) -> None:
     text = left_open(server, tmp_path / "data", "drop_brokers")
-    assert text.count("ResourceWarning: a Broker of Headrace was dropped open") == 1, text
+    assert (
+        text.count("ResourceWarning: a Broker of Headrace was dropped without being closed") == 1
+    ), text

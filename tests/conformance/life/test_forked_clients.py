@@ -16,7 +16,7 @@ SUBJECTS = [f"{place}-{kind}" for place in PLACES for kind in KINDS] + [
     "disk-broker",
 ]
 ENDINGS = ("at-once", "exit", "collected", "untouched")
-"""How the child ends: by os._exit, by sys.exit, after the client is collected, or without having used it."""
+"""The ways in which a child ends: by os._exit, by sys.exit, after the client is collected, or without using it."""
 
 
 @pytest.mark.parametrize("ending", ENDINGS)

@@ -308,7 +308,7 @@ def test_two_share_a_third_joins_one_is_killed(client: NodeClient, observer: Obs
     group = Group(client, observer, "node-three")
     with group.members(client.member, client.member) as (first, second), ExitStack() as stack:
         third = group.add(stack, client.member)
-        assert not group.repeated(), "nobody has died so far"
+        assert not group.repeated(), "no member was killed so far"
         second.kill()
         group.gone(second)
         group.finish([first, third])
@@ -327,7 +327,7 @@ def test_a_paused_member_is_fenced_and_comes_back(client: NodeClient, observer: 
 
 @pytest.mark.parametrize("python", ["kafka-python", "headrace"])
 @pytest.mark.parametrize("leader", ["node", "python"])
-def test_with_a_python_member_in_one_group(
+def test_a_node_and_a_python_member_share_a_group(
     client: NodeClient, observer: Observer, python: str, leader: str
 ) -> None:
     member = client.python_member if python == "kafka-python" else client.headrace_member
@@ -340,7 +340,7 @@ def test_with_a_python_member_in_one_group(
     assert not group.repeated(), "each record was handled once"
 
 
-def test_who_leads_finds_new_partitions(
+def test_the_leader_of_the_group_finds_new_partitions(
     client: NodeClient, observer: Observer, target: Target
 ) -> None:
     topic, group, history = "node-grows", "node-grows", History()
@@ -357,7 +357,7 @@ def test_who_leads_finds_new_partitions(
         member.leave()
 
 
-def test_it_begins_in_the_middle_of_a_batch(
+def test_the_consumer_begins_in_the_middle_of_a_batch(
     client: NodeClient, observer: Observer, target: Target
 ) -> None:
     topic, group, history = "node-middle", "node-middle", History()
@@ -374,7 +374,7 @@ def test_it_begins_in_the_middle_of_a_batch(
     assert sorted(history.delivered()[0]) == list(range(BURST // 2, BURST))
 
 
-def test_it_goes_past_control_batches(
+def test_the_consumer_skips_control_batches(
     client: NodeClient, observer: Observer, target: Target
 ) -> None:
     topic, group, history = "node-markers", "node-markers", History()

@@ -112,7 +112,7 @@ def test_a_server_whose_certificate_has_expired_is_not_spoken_to(
 def test_an_old_librdkafka_cannot_do_scram_with_kafka_either(
     request: pytest.FixtureRequest, certificates: Certificates, tmp_path: Path, which: str
 ) -> None:
-    """Before 2.6.1 it sends its own nonce twice; RFC 5802 wants the one of the exchange, and so does Kafka 4."""
+    """kcat before librdkafka 2.6.1 sends its own nonce twice. RFC 5802 and Kafka 4 require that of the exchange."""
     server = request.getfixturevalue(f"secured_{which}")
     properties = login(certificates.authority, "SCRAM-SHA-512", USER, PASSWORD)
     refused("kcat", server.bootstraps["SASL_SSL"], tmp_path, properties, LOGIN["kcat"])

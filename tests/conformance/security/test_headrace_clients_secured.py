@@ -130,7 +130,7 @@ def test_wrong_credentials_are_refused_at_once_in_the_brokers_words(
     }  # fmt: skip
     error, took_s = refusal(twin, server.bootstraps["SASL_SSL"], properties)
     assert isinstance(error, AuthenticationError), repr(error)
-    assert "refuses to log us in: Authentication failed" in str(error)
+    assert "refuses the login: Authentication failed" in str(error)
     assert "wrong" not in str(error)
     assert took_s < 5
 
@@ -158,7 +158,7 @@ MISTAKES: dict[str, tuple[str, dict[str, Any], str]] = {
             "sasl.username": USER,
             "sasl.password": "x",
         },
-        "wants no SASL here",
+        "does not use SASL on this listener",
     ),
     "no certificate": ("MUTUAL", {"security.protocol": "SSL", "trusts": True}, "certificate"),
 }
@@ -166,7 +166,7 @@ MISTAKES: dict[str, tuple[str, dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("twin", TWINS)
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_what_is_set_wrong_is_named(
+def test_the_error_names_the_wrong_setting(
     server: Any, trust: dict[str, Any], twin: str, mistake: str
 ) -> None:
     listener, given, text = MISTAKES[mistake]

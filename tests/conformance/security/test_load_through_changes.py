@@ -27,7 +27,7 @@ from tests.fixtures.targets import HEADRACE_TEST_SETTINGS
 pytestmark = pytest.mark.java  # one of the clients
 SESSION_MS = 1500
 LOGINS = 10
-"""How many more times each client logs in before the test looks again: each has two to five connections."""
+"""The number of further logins of each client before the test checks again. Each client has two to five connections."""
 AGAIN_ON_THE_SAME_CONNECTION = ("confluent-kafka", "java", "kafkajs", "headrace")
 ONLY_BY_A_NEW_CONNECTION = ("kafka-python", "aiokafka")
 PARTITIONS = 6
@@ -165,7 +165,7 @@ def name_on_certificate(server: SecuredHeadrace, certificates: Certificates) -> 
 
 
 @pytest.mark.slow
-def test_a_new_certificate_and_a_restart_stop_nobody(
+def test_a_new_certificate_and_a_restart_stop_no_client(
     server: SecuredHeadrace, lives: Lives, observer: Observer, certificates: Certificates,
     tmp_path: Path,
 ) -> None:  # fmt: skip

@@ -1,4 +1,4 @@
-"""Whatever bytes come, the server answers an error or closes with a reason; it stays up, lean, and there for others."""
+"""The server answers any bytes with an error or closes the connection with a reason. Other clients are not affected."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ HEADER = struct.Struct(">hhih")
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """For tests that look into the log."""
+    """A server for tests that read the log."""
     with _serving(tmp_path_factory.mktemp("bad-input")) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def flooded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """For tests that send so much that the log holds lines back."""
+    """A server for tests that send so much that the log leaves out lines."""
     with _serving(tmp_path_factory.mktemp("flooded")) as running:
         yield running
 
@@ -115,7 +115,7 @@ def send_raw(server: ServerProcess, data: bytes) -> bytes:
         (frame(HEADER.pack(0, 2, 1, -1) + bytes(20)), "PRODUCE version 2 is not supported"),
     ],
 )
-def test_it_closes_and_the_log_says_why(
+def test_the_server_closes_the_connection_and_logs_the_reason(
     server: ServerProcess, bystander: WireClient, data: bytes, reason: str
 ) -> None:
     before = len(server.log)

@@ -89,7 +89,7 @@ def test_requests_that_come_before_they_may_wait(client):
     assert [struct.unpack_from(">i", answer)[0] for answer in answers] == [0, 1, 2]
 
 
-def test_nothing_behind_a_refusal_is_handled(client):
+def test_requests_after_a_refused_login_are_not_handled(client):
     frames = [
         encoded(RequestHeader(request.API_KEY, version, number, "x"), request)
         for number, (request, version) in enumerate(
@@ -140,7 +140,7 @@ def send_bare(client: WireClient, content: bytes) -> None:
 
 
 class TestBareTokens:
-    """After SaslHandshake version 0, as old clients do it."""
+    """Old clients send bare tokens after SaslHandshake version 0."""
 
     @pytest.mark.parametrize(
         "mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
@@ -179,7 +179,7 @@ class TestBareTokens:
         assert client.closed_by_server()
 
 
-def test_no_password_or_token_is_in_the_log(server):
+def test_the_log_contains_no_password_and_no_token(server):
     log = server.process.log
     assert PASSWORD not in log
     assert "audit_authentication_failed" in log

@@ -42,7 +42,7 @@ CAUGHT_UP_MS = 500
 The outage counts as over when all records older than this are delivered, in milliseconds.
 """
 UNDISTURBED_SHARE = 0.1
-"""At least so many of the records are due while no outage is near: else nothing would be said of them."""
+"""The least part of the records that must be due outside of outages, so that their delay can be measured."""
 SLACK_MS = 2
 """The clocks of two processes."""
 
@@ -53,7 +53,7 @@ def now_ms() -> int:
 
 @dataclass
 class Plan:
-    """When the records are due: number by number, spread evenly at random over a while."""
+    """The delivery times of the records, spread at random over a period."""
 
     per_partition: int
     lead_s: float
@@ -153,7 +153,7 @@ class Reader:
     latest_ms: list[int] = field(default_factory=lambda: [0] * PARTITIONS)
     came: list[bytearray] = field(default_factory=list)
     arrivals: list[tuple[int, int]] = field(default_factory=list)
-    """When each record was due, and when it came."""
+    """The delivery time of each record, with the time at which it was read."""
     count: int = 0
     problem: str = ""
 
@@ -347,7 +347,7 @@ class Run:
         assert statistics.median(undisturbed_ms) < 1000
 
 
-def test_what_is_late_is_not_taken_for_disturbed() -> None:
+def test_slow_records_outside_an_outage_are_measured() -> None:
     outages = [Outage(10_000, 12_000)]
     prompt = [(due, due + 5) for due in range(0, 10_000, 10)]
     held_up = [(due, max(due, 12_000) + 700) for due in range(10_000, 12_500, 10)]

@@ -14,7 +14,7 @@ TOPICS = {f"t{number}" for number in range(30)}
 RESTARTS = 3
 
 
-def test_no_answer_lacks_a_topic_while_the_broker_starts(tmp_path: Path) -> None:
+def test_every_metadata_response_has_all_topics_while_the_broker_starts(tmp_path: Path) -> None:
     with running_server(tmp_path) as server:
         address = (server.host, server.port)
         with WireClient(address) as client:

@@ -66,7 +66,7 @@ class Ledger:
         return Batch(first, count, data)
 
     def begin(self, client: WireClient) -> None:
-        """After a restart: an idempotent producer repeats what was not acknowledged, another one forgets it."""
+        """Continue after a restart: an idempotent producer repeats unacknowledged records, others do not."""
         if not self.idempotent:
             self.unacked.clear()
         elif self.producer == (-1, -1):

@@ -97,7 +97,7 @@ def test_five_thousand_idle_connections(tmp_path: Path) -> None:
     assert "Traceback" not in server.log
 
 
-def test_slow_writers_are_closed_and_nobody_else_notices(tmp_path: Path) -> None:
+def test_slow_writers_are_closed_and_other_clients_are_not_affected(tmp_path: Path) -> None:
     """Slowloris: the first bytes of a request, then one byte now and then, or none."""
     with running_server(tmp_path) as server, WireClient(address(server)) as client:
         client.create_topic("t")
@@ -211,7 +211,7 @@ while client.sock.recv(1):
 
 
 def test_a_peer_that_stops_in_the_middle_of_an_answer_is_closed(tmp_path: Path) -> None:
-    """Its kernel goes on acknowledging until its buffers are full; then it does not even do that."""
+    """A client that reads nothing: its kernel acknowledges bytes until its buffers are full."""
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(
             running_server(tmp_path, "--config", "connections.max.idle.ms=2000")
@@ -243,12 +243,12 @@ def test_accepted_sockets_ask_whether_the_peer_is_alive(tmp_path: Path) -> None:
         lines = Path("/proc/net/tcp").read_text().splitlines() if os.name == "posix" else []
         here = [line.split() for line in lines if line.split()[2].endswith(f":{local:04X}")]
         if not here:
-            pytest.skip("this system does not tell the timers of sockets")
+            pytest.skip("this system does not report the timers of sockets")
         timer, _, _ = here[0][5].partition(":")
         assert timer == "02", "no keepalive timer runs on the server's side"
 
 
-def test_how_many_may_connect_changes_while_it_runs(tmp_path: Path) -> None:
+def test_the_connection_limit_changes_while_the_server_runs(tmp_path: Path) -> None:
     def allow(client: WireClient, operation: int, count: str | None) -> None:
         config = AlterableConfig(name="max.connections", config_operation=operation, value=count)
         resource = AlterConfigsResource(resource_type=4, resource_name="1", configs=[config])

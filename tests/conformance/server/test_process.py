@@ -60,7 +60,7 @@ def test_dev_says_memory_and_writes_no_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_stops_in_time_with_idle_and_waiting_clients(
+def test_the_server_stops_in_time_with_idle_and_waiting_clients(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     with running_server(tmp_path) as server:
@@ -113,7 +113,7 @@ def client_that_takes_nothing(server: ServerProcess) -> Iterator[WireClient]:
         yield lazy
 
 
-def test_it_stops_in_time_with_a_client_that_takes_nothing(tmp_path: Path) -> None:
+def test_the_server_stops_in_time_with_a_client_that_reads_nothing(tmp_path: Path) -> None:
     with running_server(tmp_path) as server, client_that_takes_nothing(server):
         began = time.monotonic()
         assert server.stop() == 0

@@ -51,7 +51,7 @@ class Scenario:
         self.is_open: dict[int, list[bool | None]] = {}
 
     def write(self, number: int) -> None:
-        """Append a batch of somebody, and sometimes end a transaction."""
+        """Append a batch of one of the producers, and sometimes end a transaction."""
         harness, value = self._harness, b"%d" % number + b"." * 200
         producer_id = self._chance.choice([0, *self._sequences])
         if producer_id == 0:

@@ -12,7 +12,7 @@ from headrace.errors import HeadraceError
 from headrace.testing import BrokerProcess
 
 
-def test_what_was_acknowledged_survives_being_killed(tmp_path: Path) -> None:
+def test_acknowledged_records_survive_a_kill(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path) as broker:
         first = broker.bootstrap, broker.pid
         with headrace.Producer(broker.bootstrap) as producer:
@@ -30,7 +30,7 @@ def test_what_was_acknowledged_survives_being_killed(tmp_path: Path) -> None:
         socket.create_connection(("127.0.0.1", int(broker.bootstrap.split(":")[1])), 5)
 
 
-def test_one_that_does_not_start_says_why(tmp_path: Path) -> None:
+def test_a_broker_that_does_not_start_raises_an_error_with_its_log(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path, configs={"num.partitions": "many"})
     with pytest.raises(HeadraceError, match=r"did not start(.|\n)*num\.partitions"):
         broker.start()

@@ -87,8 +87,8 @@ CLIENTS = {
         with app.test(headrace_broker) as running:
             def read():
                 running.wait_idle(20)
-                letters = [each.value for each in running.messages("dlq.wide")]
-                assert letters[-len(got):] == got
+                found = [each.value for each in running.messages("dlq.wide")]
+                assert found[-len(got):] == got
                 values = got[:]
                 got.clear()
                 return values
@@ -205,7 +205,7 @@ FAULTS = {
     "no answer to anything": "faults.on(None, drop_connection())",
 }
 ALLOWED_S = 15
-"""For one test with its fixtures; a fault that is still on when they end costs 30 s, or fails."""
+"""The seconds for one test with its fixtures. A fault that is active at their end costs 30 s, or fails the test."""
 
 
 def test_a_fault_ends_before_the_fixtures_of_its_test_do(pytester) -> None:

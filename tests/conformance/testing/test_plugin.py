@@ -90,7 +90,7 @@ ISOLATION = """
         return "shared"
 
     @pytest.mark.parametrize("turn", [1, 2])
-    def test_what_a_test_leaves_is_gone(headrace_broker, shared, turn):
+    def test_topics_groups_and_faults_of_a_test_are_removed(headrace_broker, shared, turn):
         assert headrace_broker.topics() == ["shared"]
         headrace_broker.create_topic("mine")
         headrace_broker.publish("shared", b"kept")
@@ -126,7 +126,7 @@ def test_the_first_test_leaves_nothing_either(pytester) -> None:
     assert outcomes(pytester) == {"passed": 2}
 
 
-def test_each_worker_of_xdist_has_a_broker_of_its_own(pytester) -> None:
+def test_xdist_workers_have_separate_brokers(pytester) -> None:
     pytester.makepyfile(
         """
         import os, pathlib
@@ -166,8 +166,8 @@ def test_a_topic_is_made_as_the_mark_says(pytester) -> None:
             assert len(headrace_admin.describe_topic(headrace_topic).partitions) == 1
 
         @pytest.mark.parametrize("odd", ["a/b ä", "x" * 300])
-        def test_any_test_name_will_do(headrace_topic, odd):
-            assert headrace_topic.startswith("test_any_test_name_will_do-")
+        def test_a_test_may_have_any_name(headrace_topic, odd):
+            assert headrace_topic.startswith("test_a_test_may_have_any_name-")
         """
     )
     assert outcomes(pytester) == {"passed": 4}
@@ -201,14 +201,14 @@ def test_a_cluster_that_runs_anyway_is_used_if_it_is_named(pytester) -> None:
     pytester.makepyfile(EXTERNAL)
     with Broker() as broker:
         assert outcomes(pytester, f"--headrace-bootstrap={broker.bootstrap}") == {"passed": 1}
-        assert broker.topics() == [], "the test's topic stays in somebody's cluster"
+        assert broker.topics() == [], "the test's topic stays in the cluster"
 
 
 def test_a_test_for_a_cluster_is_skipped_where_none_is_named(pytester) -> None:
     pytester.makepyfile(EXTERNAL)
     result = pytester.runpytest_subprocess("-rs")
     result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines(["*needs a cluster: say --headrace-bootstrap=HOST:PORT*"])
+    result.stdout.fnmatch_lines(["*needs a cluster: pass --headrace-bootstrap=HOST:PORT*"])
 
 
 def test_factories_make_more_of_each(pytester) -> None:

@@ -185,7 +185,7 @@ def place(tmp_path: Path, server: ServerProcess) -> Iterator[Place]:
 
 
 @pytest.mark.parametrize("seen", SEEN)
-def test_what_was_handled_and_not_committed_is_recognised(place: Place, seen: str) -> None:
+def test_handled_records_without_a_commit_are_recognised(place: Place, seen: str) -> None:
     place.write(seen, "at_least_once", commits=False)
     place.kill_the_one_that_stands_still()
     assert place.committed() == 0
@@ -197,7 +197,7 @@ def test_what_was_handled_and_not_committed_is_recognised(place: Place, seen: st
 
 @pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
 @pytest.mark.parametrize("seen", SEEN)
-def test_what_was_committed_is_recognised_when_a_producer_repeats_itself(
+def test_committed_records_are_recognised_when_a_producer_repeats_them(
     place: Place, seen: str, delivery: str
 ) -> None:
     place.write(seen, delivery, commits=True)
@@ -214,7 +214,7 @@ def test_what_was_committed_is_recognised_when_a_producer_repeats_itself(
     assert set(place.results().values()) == {1}
 
 
-def test_in_a_transaction_keys_are_committed_with_the_position_or_not_at_all(place: Place) -> None:
+def test_a_transaction_commits_seen_keys_and_offsets_together(place: Place) -> None:
     place.write("topic", "exactly_once", commits=False)
     place.kill_the_one_that_stands_still()
     number = place.of_the_dead

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import headrace
-from headrace.clients.drivers import entry
+from headrace.clients.drivers import common
 from headrace.errors import HeadraceError
 from tests.fixtures.processes import running_server
 from tests.fixtures.proxy import Proxy
@@ -30,7 +30,7 @@ BEAT_S = 5.0
 
 @pytest.fixture(autouse=True)
 def forget_reports() -> None:
-    entry._told.clear()
+    common._reported.clear()
 
 
 def until(condition: Callable[[], Any], within_s: float, what: str) -> float:
@@ -89,7 +89,7 @@ def test_a_worker_on_a_topic_that_does_not_exist_warns_and_waits(
             assert "no topic 'odrers'" in (status.error or "")
             admin.create_topic("odrers")
             until(lambda: app.status()["bill"].healthy, 15, "healthy when the topic is there")
-            assert "topic 'odrers' is there now" in caplog.text
+            assert "topic 'odrers' exists now" in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["killed", "stopped", "half-open"])
@@ -180,7 +180,7 @@ def list_topics(address: str) -> None:
 
 @pytest.fixture
 def unused_port() -> Iterator[int]:
-    """A port that refuses connections: it is bound, and nobody listens."""
+    """A port that refuses connections: it is bound, and no process listens."""
 
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))

@@ -58,7 +58,7 @@ class Place:
         self.bootstrap = bootstrap
         self.out = directory / "out"
         self.out.touch()
-        self.group = directory.name  # members that were killed are in nobody's way
+        self.group = directory.name  # killed members do not affect other tests
         self.environment = {
             **os.environ,
             "OUT": str(self.out),
@@ -299,7 +299,7 @@ def test_dead_letters_are_listed_shown_sent_back_once_and_purged(place: Place) -
     assert place.dlq("list")[0]["records"] == 0
 
 
-def test_a_letter_that_comes_back_is_not_sent_for_ever(place: Place) -> None:
+def test_a_dead_letter_that_returns_is_not_sent_for_ever(place: Place) -> None:
     place.write()
     place.start()
     place.publish({"id": 1, "bad": 1})

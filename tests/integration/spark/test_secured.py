@@ -68,5 +68,5 @@ def test_a_secured_cluster_serves_authorized_queries_only(
     refused = spark.read.format("headrace").options(**wrong).load()
     with pytest.raises(AnalysisException) as caught:
         refused.collect()
-    assert "refuses to log us in" in str(caught.value)
+    assert "refuses the login" in str(caught.value)
     assert "not this one" not in str(caught.value)

@@ -118,7 +118,7 @@ def test_a_broker_without_an_authorizer_says_so() -> None:
     assert raised.value.code is ErrorCode.SECURITY_DISABLED
 
 
-def test_each_creation_has_an_outcome() -> None:
+def test_create_acls_returns_an_outcome_for_each_binding() -> None:
     results = [
         AclCreationResult(error_message=None),
         AclCreationResult(error_code=ErrorCode.INVALID_REQUEST, error_message="no type"),
@@ -138,7 +138,7 @@ def test_each_creation_has_an_outcome() -> None:
     assert (creation.operation, creation.permission_type) == (3, 3)
 
 
-def test_each_filter_has_what_it_deleted_and_its_first_error() -> None:
+def test_delete_acls_returns_the_deleted_bindings_and_the_first_error_of_each_filter() -> None:
     results = [
         DeleteAclsFilterResult(matching_acls=[matching(WRITE), matching(READ)]),
         DeleteAclsFilterResult(
@@ -170,5 +170,7 @@ def test_each_filter_has_what_it_deleted_and_its_first_error() -> None:
     ],
 )
 def test_an_answer_that_leaves_something_out_is_refused(flow, answer) -> None:
-    with pytest.raises(ProtocolError, match=r"1 .* were sent, 0"):
+    with pytest.raises(
+        ProtocolError, match=r"the request has 1 .*, the response has results for 0"
+    ):
         ScriptedDriver(lambda _: answer).run(flow)

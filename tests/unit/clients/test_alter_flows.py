@@ -6,8 +6,7 @@ import pytest
 
 from headrace.clients.flows.alter import (
     HIGH_WATERMARK,
-    ConfigChange,
-    ConfigOperation,
+    ConfigAlteration,
     alter_configs,
     create_partitions,
     delete_groups,
@@ -17,6 +16,7 @@ from headrace.clients.flows.alter import (
 from headrace.clients.flows.effects import GROUP_CHANNEL
 from headrace.config.resources import ConfigResourceType
 from headrace.errors import ApiError, ErrorCode, ProtocolError
+from headrace.protocol.config_operation import ConfigOperation
 from headrace.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -95,7 +95,7 @@ def test_partitions_are_asked_of_the_controller_and_the_topic_is_looked_at_again
     assert "t" in state.stale_topics
 
 
-def test_another_controller_is_looked_for():
+def test_a_moved_controller_is_looked_up():
     moved = [CreatePartitionsTopicResult(name="t", error_code=ErrorCode.NOT_CONTROLLER)]
     done = [CreatePartitionsTopicResult(name="t")]
     answers = [CreatePartitionsResponse(results=moved), CreatePartitionsResponse(results=done)]
@@ -114,8 +114,8 @@ def test_configs_are_changed_one_resource_a_request():
     bad = answered("u", 2, ErrorCode.INVALID_CONFIG, "no")
     driver = scripted(IncrementalAlterConfigsRequest=[answered("t", 2), bad])
     changes = [
-        ConfigChange("retention.ms", "5"),
-        ConfigChange("segment.bytes", None, ConfigOperation.DELETE),
+        ConfigAlteration("retention.ms", "5"),
+        ConfigAlteration("segment.bytes", None, ConfigOperation.DELETE),
     ]
     flow = alter_configs(
         known_state(LAYOUT),
@@ -139,7 +139,7 @@ def test_a_brokers_configs_are_changed_by_itself(name, node):
     response = AlterConfigsResourceResponse(error_message=None, resource_type=4, resource_name=name)
     answer = IncrementalAlterConfigsResponse(responses=[response])
     driver = scripted(IncrementalAlterConfigsRequest=answer)
-    changes = {name: [ConfigChange("log.retention.ms", "5")]}
+    changes = {name: [ConfigAlteration("log.retention.ms", "5")]}
     flow = alter_configs(known_state(LAYOUT), ConfigResourceType.BROKER, changes)
     assert driver.run(flow) == {name: None}
     assert driver.calls[-1].node == node

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+
 import pytest
 
+import headrace
+import headrace.aio
 from headrace.clients.config import (
     ClientConfig,
     ConsumerConfig,
@@ -91,7 +96,9 @@ def test_bad_bootstrap(text: str) -> None:
 @pytest.mark.parametrize(
     "name", ["session.timeout.ms", "heartbeat.interval.ms", "partition.assignment.strategy"]
 )
-def test_what_the_coordinator_decides_cannot_be_set_under_the_protocol_consumer(name: str) -> None:
+def test_properties_of_the_classic_protocol_cannot_be_set_under_the_protocol_consumer(
+    name: str,
+) -> None:
     value = "range" if name.startswith("partition") else "1000"
     parse_config(ConsumerConfig, {name: value})
     with pytest.raises(ConfigError, match=f"'{name}' cannot be set with group.protocol=consumer"):
@@ -106,3 +113,29 @@ def test_an_assignor_of_the_coordinators_cannot_be_named_under_the_protocol_clas
     assert config.group_remote_assignor == "range"
     with pytest.raises(ConfigError, match="classic, consumer"):
         parse_config(ConsumerConfig, {"group.protocol": "modern"})
+
+
+@pytest.mark.parametrize(
+    ("client", "config", "names"),
+    [
+        (headrace.Producer, ProducerConfig, {"linger_ms", "batch_size", "transaction_timeout_ms"}),
+        (
+            headrace.aio.Producer,
+            ProducerConfig,
+            {"linger_ms", "batch_size", "transaction_timeout_ms"},
+        ),
+        (headrace.Admin, ClientConfig, {"request_timeout_ms"}),
+        (headrace.aio.Admin, ClientConfig, {"request_timeout_ms"}),
+    ],
+)
+def test_docstrings_of_clients_name_the_defaults_of_the_configuration(
+    client, config, names
+) -> None:
+    text = inspect.getdoc(client.__init__) or ""
+    arguments = re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", text, re.MULTILINE)
+    documented = {
+        name: int(default[1].replace(",", ""))
+        for name, description in arguments
+        if (default := re.search(r"None is ([\d,]+)\.", description))
+    }
+    assert documented == {name: getattr(config(), name) for name in names}

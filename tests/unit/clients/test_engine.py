@@ -205,7 +205,7 @@ def test_a_cancelled_task_is_closed_and_late_answers_do_not_revive_it():
         task.result()
 
 
-def test_one_task_that_fails_leaves_the_others_alone():
+def test_a_failed_task_does_not_affect_other_tasks():
     engine, transport = make_engine()
 
     def broken():
@@ -238,7 +238,7 @@ def test_timers_are_called_in_order_of_time_and_not_when_cancelled():
     assert engine.next_deadline_ms is None
 
 
-def test_what_has_ended_leaves_no_timers_behind():
+def test_ended_tasks_leave_no_timers():
     engine, _ = make_engine()
 
     def flow():

@@ -101,7 +101,7 @@ def test_a_full_refresh_forgets_topics_that_are_gone() -> None:
     assert list(state.metadata.topics) == ["u"]
 
 
-def test_no_answer_takes_a_leader_back_to_an_older_epoch() -> None:
+def test_a_response_with_an_older_leader_epoch_is_ignored() -> None:
     state = known_state({"t": {0: 2}}, epoch=5)
     metadata.learn(state, metadata_response({"t": {0: 1}}, epoch=4))
     assert state.metadata.leader(T0) == 2
@@ -148,7 +148,7 @@ def test_work_goes_to_each_leader_and_comes_together() -> None:
     assert sorted(call.node for call in driver.calls) == [1, 2]
 
 
-def test_only_what_failed_is_asked_again_after_the_leader_moved() -> None:
+def test_only_failed_partitions_are_requested_again_after_the_leader_moved() -> None:
     state = known_state({"t": {0: 1, 1: 2}}, epoch=1)
     moved = False
 
@@ -211,7 +211,7 @@ def test_an_error_that_will_not_pass_is_raised_with_the_partitions_name() -> Non
 def test_a_partition_that_the_topic_lacks_is_requested_once_and_reported() -> None:
     state = known_state({"t": {0: 1}})
     driver = ScriptedDriver(lambda _call: metadata_response({"t": {0: 1}}), max_sleeps=0)
-    with pytest.raises(ApiError, match="has 1 partitions, none numbered 5"):
+    with pytest.raises(ApiError, match="has 1 partitions, and no partition 5"):
         driver.run(list_offsets(state, {TopicPartition("t", 5): LATEST}))
 
 

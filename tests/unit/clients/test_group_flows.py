@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.clients.flows.effects import GROUP_CHANNEL, ClientState
-from headrace.clients.flows.groups import describe_groups, list_groups
-from headrace.clients.flows.membership import (
+from headrace.clients.flows.classic_group import (
     JOIN_CHANNEL,
-    GroupSettings,
+    ClassicMemberSettings,
     Membership,
     decode_assignment,
     decode_subscription,
@@ -17,6 +15,8 @@ from headrace.clients.flows.membership import (
     heartbeat,
     leave,
 )
+from headrace.clients.flows.effects import GROUP_CHANNEL, ClientState
+from headrace.clients.flows.groups import describe_groups, list_groups
 from headrace.clients.flows.offsets import OffsetAndMetadata, commit_offsets, committed_offsets
 from headrace.errors import ApiError, ErrorCode, ProtocolError, TransportError
 from headrace.protocol.messages.consumer_group_describe import (
@@ -59,7 +59,7 @@ from headrace.types import TopicPartition
 from tests.unit.clients.scripted import ScriptedDriver, known_state, metadata_response
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
-SETTINGS = GroupSettings(group_id="g")
+SETTINGS = ClassicMemberSettings(group_id="g")
 
 NOT_OF_THE_OTHER_KIND = ConsumerGroupDescribeResponse(
     groups=[ConsumerGroup(group_id="g", error_code=ErrorCode.GROUP_ID_NOT_FOUND)]

@@ -115,6 +115,6 @@ def test_partitioners_are_found_by_name_class_and_object() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["roundrobin", 7, object, bytes, b"x"])
-def test_what_is_no_partitioner_is_named(wrong: object) -> None:
+def test_an_object_that_is_not_a_partitioner_is_refused(wrong: object) -> None:
     with pytest.raises(ConfigError, match="partitioner"):
         partitioner_factory(wrong)  # type: ignore[arg-type]  # that it is wrong is the test

@@ -24,7 +24,7 @@ def open_files() -> int:
         (headrace.Producer, {"serde": "yaml"}),
     ],
 )
-def test_no_socket_stays_open(kind, options) -> None:
+def test_a_failed_constructor_closes_its_sockets(kind, options) -> None:
     before = open_files()
     with pytest.raises(HeadraceError, match=r"stikky|yaml"):
         kind("127.0.0.1:9092", **options)
@@ -32,7 +32,7 @@ def test_no_socket_stays_open(kind, options) -> None:
 
 
 @pytest.mark.parametrize("kind", [headrace.Consumer, headrace.Producer])
-def test_no_client_stays_with_the_broker(kind) -> None:
+def test_a_failed_constructor_detaches_the_client(kind) -> None:
     with headrace.Broker() as broker:
         before = list(broker._world.clients)
         with pytest.raises(HeadraceError, match="yaml"):

@@ -122,7 +122,7 @@ def test_an_answer_about_others_is_refused() -> None:
         others.run(describe_users(["alice"]))
 
 
-def test_each_mechanism_is_salted_on_its_own_and_the_password_stays_here() -> None:
+def test_passwords_are_salted_for_each_mechanism_and_never_sent() -> None:
     driver = ScriptedDriver(Users())
     driver.run(set_user("alice", salted(*MECHANISMS, iterations=5000)))
     assert alterations(driver) == [("set", 1), ("set", 2)]
@@ -151,7 +151,7 @@ def test_a_mechanism_named_twice_counts_once() -> None:
     assert len(salted("SCRAM-SHA-256", "SCRAM-SHA-256")) == 1
 
 
-def test_nothing_of_a_password_is_shown() -> None:
+def test_representations_hide_passwords() -> None:
     [one] = salted("SCRAM-SHA-256")
     assert repr(one.salt) not in repr(one)
     assert repr(one.value) not in repr(one)
@@ -169,7 +169,7 @@ def test_a_credential_that_is_gone_already_is_no_error() -> None:
     assert alterations(driver) == [("forget", 1)]
 
 
-def test_who_is_not_there_is_not_deleted() -> None:
+def test_deleting_a_missing_user_is_an_error() -> None:
     driver = ScriptedDriver(Users())
     with pytest.raises(ApiError) as raised:
         driver.run(delete_user("alice"))

@@ -24,7 +24,7 @@ def parsed(properties: dict[str, Any]) -> ClientConfig:
     return parse_config(ClientConfig, properties)
 
 
-def test_nothing_is_protected_and_everything_is_verified_by_default() -> None:
+def test_connections_are_plain_and_certificates_are_checked_by_default() -> None:
     config = parsed({})
     assert (config.security_protocol, config.encrypted, config.authenticates) == (
         "PLAINTEXT", False, False,
@@ -128,9 +128,7 @@ def test_librdkafka_says_mechanisms() -> None:
         ({"security.protocl": "SSL"}, "did you mean 'security.protocol'"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_meant_has_an_error_of_its_own(
-    properties: dict[str, Any], text: str
-) -> None:
+def test_a_wrong_security_setting_has_its_own_error(properties: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError, match=text) as caught:
         parsed(properties)
     assert SECRET not in str(caught.value)
@@ -205,7 +203,7 @@ def test_further_options_of_a_jaas_entry_do_not_concern_a_client(entry: str) -> 
     assert parse_jaas(entry) == (PLAIN_MODULE, "u", "p")
 
 
-def test_no_secret_is_in_a_repr() -> None:
+def test_representations_contain_no_secrets() -> None:
     config = parse_config(
         ProducerConfig,
         {

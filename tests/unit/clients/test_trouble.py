@@ -26,7 +26,7 @@ def test_an_error_of_a_broker_is_a_warning_after_a_second_and_again_after_a_minu
     assert warnings == []
     note(trouble, FULL, WARN_AFTER_MS + WARN_AGAIN_MS)
     assert len(warnings) == 2
-    assert all("make room on the broker's disk" in text for text in warnings)
+    assert all("free space on the broker's disk" in text for text in warnings)
 
 
 def test_that_no_broker_can_be_reached_is_left_to_those_who_open_connections() -> None:

@@ -94,7 +94,7 @@ def test_records_of_a_broker_are_typed_too(broker: headrace.Broker) -> None:
     assert_type(broker.read("orders", 0, 0), list[headrace.ConsumerRecord[Any]])
 
 
-def test_without_a_type_values_are_any() -> None:
+def test_values_without_a_type_are_any() -> None:
     with headrace.Broker() as broker:
         with headrace.Consumer(broker) as consumer:
             assert_type(consumer, headrace.Consumer[Any])
@@ -110,7 +110,7 @@ def test_without_a_type_values_are_any() -> None:
             assert takes_any(records) == 0
 
 
-def test_what_is_no_serde_is_an_error_for_type_checkers_too() -> None:
+def test_an_object_that_is_not_a_serde_is_an_error_for_type_checkers() -> None:
     with headrace.Broker() as broker:
         with pytest.raises(headrace.HeadraceError):
             headrace.Consumer(broker, serde=7)  # type: ignore[arg-type]  # the error is wanted

@@ -289,7 +289,7 @@ def test_a_prefix_begins_the_first_buffer() -> None:
     assert buffers[0].startswith(b"head")
 
 
-def test_what_does_not_fit_its_field_is_refused() -> None:
+def test_a_value_that_does_not_fit_its_field_is_refused() -> None:
     with pytest.raises(ProtocolError, match="HeartbeatRequest v0 cannot be encoded"):
         HeartbeatRequest(group_id="g" * 40_000).encode(0)
     with pytest.raises(ProtocolError, match="HeartbeatRequest v4 cannot be encoded"):

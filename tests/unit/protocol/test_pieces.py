@@ -100,7 +100,7 @@ def offsets(topics: int, partitions: int) -> ListOffsetsResponse:
     ("topics", "partitions"), [(10_000, 0), (10_000, 1), (1, 31_000), (3, 5_000), (20, 900)]
 )
 @pytest.mark.parametrize("version", [1, 9])
-def test_no_piece_is_large(topics: int, partitions: int, version: int) -> None:
+def test_the_size_of_every_piece_is_limited(topics: int, partitions: int, version: int) -> None:
     message = offsets(topics, partitions)
     assert is_long(message)
     encoded, _, sizes = joined(message, version)
@@ -109,7 +109,7 @@ def test_no_piece_is_large(topics: int, partitions: int, version: int) -> None:
     assert len(sizes) < 2 + 2 * topics * (partitions + 1) // PIECE_ELEMENTS + topics // 10
 
 
-def test_what_is_short_is_encoded_at_once() -> None:
+def test_only_messages_with_many_elements_are_long() -> None:
     assert not is_long(offsets(1, 900))
     assert not is_long(ListTransactionsResponse(unknown_state_filters=["x"] * 10_000))
     assert is_long(offsets(1, 1000))

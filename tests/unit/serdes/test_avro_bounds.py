@@ -10,7 +10,7 @@ import pytest
 
 from headrace.errors import ConfigError
 from headrace.serdes.avro import AvroSerde
-from headrace.serdes.avro_bounds import MAX_DEPTH, MAX_EMPTY_ITEMS, Bounds
+from headrace.serdes.avro_bounds import MAX_DEPTH, MAX_EMPTY_ITEMS, AvroBounds
 
 CHAIN: dict[str, Any] = {
     "type": "record",
@@ -67,7 +67,7 @@ def everything() -> dict[str, Any]:
 def test_values_that_nest_and_hold_nothing_are_read_as_before() -> None:
     serde = AvroSerde(EVERYTHING)
     data = serde.serialize(everything())
-    assert Bounds(serde._schema)._needed
+    assert AvroBounds(serde._schema)._needed
     assert serde.serialize(serde.deserialize(data)) == data
     for end in range(len(data)):
         with pytest.raises(ValueError, match="ends within the value"):
@@ -82,7 +82,7 @@ def test_a_schema_without_anything_that_has_no_bound_costs_no_walk() -> None:
         {"name": "empty", "type": EMPTY},
     ]
     serde = AvroSerde({"type": "record", "name": "Plain", "fields": fields})
-    assert not Bounds(serde._schema)._needed
+    assert not AvroBounds(serde._schema)._needed
 
 
 def test_a_value_that_nests_too_deep_is_an_error_and_ends_no_process() -> None:

@@ -139,7 +139,7 @@ def test_a_serde_of_ones_own_is_given_or_registered() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["pickle", "Json", 7])
-def test_what_is_no_serde_is_named(wrong) -> None:
+def test_an_object_that_is_not_a_serde_is_refused(wrong) -> None:
     with pytest.raises(ConfigError, match="serde"):
         resolve_serde(wrong)
 

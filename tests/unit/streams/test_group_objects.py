@@ -43,7 +43,7 @@ def test_a_group_is_made_read_from_and_deleted(broker) -> None:
     assert broker.groups() == ["billing"]
     group.delete()
     assert broker.groups() == []
-    with pytest.raises(ApiError, match="no group 'billing'"):
+    with pytest.raises(ApiError, match="group 'billing' does not exist"):
         group.members()
 
 

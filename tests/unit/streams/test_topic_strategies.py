@@ -238,7 +238,7 @@ def test_create_topic_suggests_near_names() -> None:
                 target.create_topic("t", partitioner="roundrobin")
             with pytest.raises(ConfigError, match="no partitioner"):
                 target.create_topic("t", partitioner=wrong)
-            with pytest.raises(ConfigError, match="serde_parameters are given, and no serde"):
+            with pytest.raises(ConfigError, match="serde_parameters are given without serde"):
                 target.create_topic("t", serde_parameters={"a": 1})
             with pytest.raises(ConfigError, match=r"'avro' cannot be made: .*Avro schema"):
                 target.create_topic("t", serde="avro", serde_parameters={"schema": {"type": "no"}})

@@ -9,7 +9,7 @@ import pytest
 from headrace.testing import HeadraceContainer, KafkaContainer
 
 
-def test_it_is_used_as_a_container_is() -> None:
+def test_the_container_has_the_interface_of_testcontainers() -> None:
     with KafkaContainer("confluentinc/cp-kafka:7.6.0") as kafka:
         host, port = kafka.get_bootstrap_server().split(":")
         assert (host, int(port)) == (kafka.get_container_host_ip(), kafka.get_exposed_port(9093))
@@ -18,12 +18,12 @@ def test_it_is_used_as_a_container_is() -> None:
         socket.create_connection((host, int(port)), 5)
 
 
-def test_it_is_started_and_stopped_by_hand() -> None:
+def test_the_container_can_be_started_and_stopped_without_a_context() -> None:
     kafka = HeadraceContainer().with_kraft().with_name("kafka").start(timeout=30)
     assert kafka.broker is not None
     kafka.stop()
     kafka.stop()
-    with pytest.raises(AssertionError, match="start it first"):
+    with pytest.raises(AssertionError, match="call start"):
         kafka.get_bootstrap_server()
 
 
@@ -40,6 +40,6 @@ def test_settings_of_the_environment_are_obeyed_if_they_are_a_broker_s() -> None
         assert kafka.broker._core.config.num_partitions == 3
 
 
-def test_what_it_cannot_do_is_an_attribute_error() -> None:
+def test_an_unknown_method_of_the_container_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="get_logs"):
         _ = HeadraceContainer().get_logs

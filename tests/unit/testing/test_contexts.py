@@ -37,7 +37,7 @@ def test_a_plain_function_is_called_with_it() -> None:
     assert bill_in_thread({}, context()) == "audit 0"
 
 
-def test_it_describes_a_record() -> None:
+def test_a_context_describes_its_record() -> None:
     told = context("orders", partition=3, offset=7, headers=(("h", b"1"),), timestamp_ms=5, epoch=9)
     assert (told.topic, told.partition, told.offset, told.timestamp_ms) == ("orders", 3, 7, 5)
     assert (told.headers, told.epoch, told.record.value) == ((("h", b"1"),), 9, None)
@@ -49,6 +49,6 @@ def test_a_partition_can_be_lost() -> None:
     assert not told.valid()
 
 
-def test_what_no_broker_would_take_is_refused_as_there() -> None:
+def test_publish_refuses_records_that_a_broker_would_refuse() -> None:
     with pytest.raises(ConfigError):
         _ = context().publish("out", 1, tags=["a,b"], delay_ms=-1)

@@ -97,7 +97,7 @@ def test_a_slow_answer_takes_the_broker_s_time_and_not_ours(broker, clients) -> 
     assert broker.now_ms() - began_ms >= 7500
 
 
-def test_what_a_slow_answer_is_about_is_done_at_once(broker, clients) -> None:
+def test_a_request_with_a_delayed_response_is_executed_at_once(broker, clients) -> None:
     broker.faults.on(ApiKey.PRODUCE, once=delay(60))
     sent = clients.producer(request_timeout_ms=20_000, delivery_timeout_ms=200_000).send(
         "orders", b"a"
@@ -164,7 +164,9 @@ def test_a_member_that_expires_joins_again(broker, clients, protocol: str) -> No
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_one_of_several_members_is_named(broker, clients, protocol: str) -> None:
+def test_expire_member_needs_a_name_if_there_are_several_members(
+    broker, clients, protocol: str
+) -> None:
     options = {"group": "g", "group_protocol": protocol}
     consumers = [
         clients.consumer("orders", group_instance_id=name, **options) for name in ("x", "y")
@@ -209,5 +211,5 @@ def test_an_unknown_error_name_is_refused_with_the_closest_known_name() -> None:
 
 @pytest.mark.parametrize("given", [{}, {"action": delay(1), "once": delay(1)}])
 def test_a_fault_does_one_thing(broker, given) -> None:
-    with pytest.raises(ConfigError, match="say what to do once"):
+    with pytest.raises(ConfigError, match="pass exactly one action"):
         broker.faults.on(ApiKey.PRODUCE, **given)

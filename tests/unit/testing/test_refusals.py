@@ -140,7 +140,7 @@ def test_rows_have_the_names_of_the_requests(broker) -> None:
     assert [row.name for row in older.responses] == ["there"]
 
 
-def test_nothing_of_it_is_done(broker) -> None:
+def test_a_refused_request_is_not_executed(broker) -> None:
     for request in REQUESTS:
         refused(broker, request)
     assert broker.topics() == ["there"]

@@ -34,5 +34,5 @@ def test_an_older_release_has_fewer_apis_and_older_versions() -> None:
 
 
 def test_a_release_without_a_table_is_refused_with_those_that_have_one() -> None:
-    with pytest.raises(ConfigError, match=r"no table of Kafka 1\.0.*2\.8"):
+    with pytest.raises(ConfigError, match=r"no table for Kafka 1\.0.*2\.8"):
         apis_of("1.0", APIS)

@@ -83,7 +83,7 @@ def test_a_group_has_caught_up_when_it_has_committed_everything(broker, clients)
         broker.wait_caught_up("g", "orders", timeout_s=1)
 
 
-def test_what_another_thread_does_is_noticed() -> None:
+def test_waiting_sees_changes_of_other_threads() -> None:
     with Broker() as broker, Clients(broker) as clients:
         broker.create_topic("orders")
         begin = threading.Event()
@@ -133,7 +133,7 @@ def test_time_leaps_and_what_is_due_happens() -> None:
         assert sent.timestamp_ms >= before_ms + 3_600_000
 
 
-def test_what_is_due_soon_after_a_leap_does_not_wait_for_a_timer_that_was_set_before_it() -> None:
+def test_work_that_is_due_after_an_advance_does_not_wait_for_an_older_timer() -> None:
     with Broker() as broker, Clients(broker.bootstrap) as clients:
         admin = clients.admin()
         slow = broker.faults.on(ApiKey.METADATA, once=delay(6))

@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from enum import IntEnum
 from typing import NamedTuple
 
 from headrace.config.options import Option, OptionType
 from headrace.errors import ConfigError, InvalidConfigError, InvalidRequestError
-
-
-class ConfigOperation(IntEnum):
-    """Kafka's `AlterConfigOp.OpType`: how a change treats the present value."""
-
-    SET = 0
-    DELETE = 1
-    APPEND = 2
-    SUBTRACT = 3
+from headrace.protocol.config_operation import ConfigOperation
 
 
 class ConfigChange(NamedTuple):

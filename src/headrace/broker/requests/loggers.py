@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from headrace.broker.configs.loggers import LEVELS, ROOT, Logger
-from headrace.broker.requests.config_changes import ConfigChange, ConfigOperation
+from headrace.broker.requests.config_changes import ConfigChange
 from headrace.broker.services import Services
 from headrace.errors import InvalidConfigError, InvalidRequestError
+from headrace.protocol.config_operation import ConfigOperation
 
 
 def described(services: Services, keys: Sequence[str] | None) -> Iterator[tuple[str, Logger]]:

@@ -16,7 +16,7 @@ from headrace.config.units import plain_numbers
 
 if TYPE_CHECKING:
     from headrace.clients.blocking import BlockingClient
-    from headrace.clients.flows.alter import ConfigChange
+    from headrace.clients.flows.alter import ConfigAlteration
     from headrace.errors import ApiError
 
 
@@ -60,14 +60,15 @@ def config(
     print_outcomes("group", outcomes, "ok" if options["dry_run"] else "altered", as_json=as_json)
 
 
-def _changes(settings: dict[str, str], deleted: tuple[str, ...]) -> list[ConfigChange]:
-    from headrace.clients.flows.alter import ConfigChange, ConfigOperation
+def _changes(settings: dict[str, str], deleted: tuple[str, ...]) -> list[ConfigAlteration]:
+    from headrace.clients.flows.alter import ConfigAlteration
+    from headrace.protocol.config_operation import ConfigOperation
 
     both = settings.keys() & set(deleted)
     if both:
         raise click.UsageError(f"{min(both)}: --set and --delete exclude each other")
-    changes = [ConfigChange(name, value) for name, value in settings.items()]
-    return changes + [ConfigChange(name, None, ConfigOperation.DELETE) for name in deleted]
+    changes = [ConfigAlteration(name, value) for name, value in settings.items()]
+    return changes + [ConfigAlteration(name, None, ConfigOperation.DELETE) for name in deleted]
 
 
 def _show(client: BlockingClient, name: str, *, as_json: bool) -> None:
@@ -82,7 +83,7 @@ def _show(client: BlockingClient, name: str, *, as_json: bool) -> None:
 
 
 def _alter(
-    client: BlockingClient, name: str, changes: list[ConfigChange], *, dry_run: bool
+    client: BlockingClient, name: str, changes: list[ConfigAlteration], *, dry_run: bool
 ) -> dict[str, ApiError | None]:
     from headrace.clients.flows.alter import alter_configs
     from headrace.config.resources import ConfigResourceType

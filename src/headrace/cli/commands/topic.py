@@ -21,7 +21,7 @@ from headrace.config.units import plain_numbers
 
 if TYPE_CHECKING:
     from headrace.clients.blocking import BlockingClient, ConfigEntry, TopicMetadata
-    from headrace.clients.flows.list_offsets import Delayed
+    from headrace.clients.flows.list_offsets import ScheduledCount
 
 
 @click.group(cls=CommandGroup)
@@ -253,7 +253,7 @@ def _describe(
     return description
 
 
-def _delayed(delayed: Delayed | None) -> dict[str, int | None] | None:
+def _delayed(delayed: ScheduledCount | None) -> dict[str, int | None] | None:
     """Return the scheduled records of a partition; None if the broker cannot read its schedule."""
     if delayed is None:
         return None

@@ -17,7 +17,7 @@ from headrace.config.units import plain_numbers
 
 if TYPE_CHECKING:
     from headrace.clients.blocking import BlockingClient
-    from headrace.clients.flows.alter import ConfigChange
+    from headrace.clients.flows.alter import ConfigAlteration
     from headrace.errors import ApiError
     from headrace.types import TopicPartition
 
@@ -66,8 +66,9 @@ def alter(bootstrap: str, properties: dict[str, str], *, as_json: bool, **option
     print_outcomes("topic", outcomes, "ok" if options["dry_run"] else "altered", as_json=as_json)
 
 
-def _changes(options: dict[str, Any]) -> list[ConfigChange]:
-    from headrace.clients.flows.alter import ConfigChange, ConfigOperation
+def _changes(options: dict[str, Any]) -> list[ConfigAlteration]:
+    from headrace.clients.flows.alter import ConfigAlteration
+    from headrace.protocol.config_operation import ConfigOperation
 
     given = {
         ConfigOperation.SET: ("configs", "--config"),
@@ -75,18 +76,18 @@ def _changes(options: dict[str, Any]) -> list[ConfigChange]:
         ConfigOperation.SUBTRACT: ("subtract", "--subtract"),
     }
     changes = [
-        ConfigChange(name, value, operation)
+        ConfigAlteration(name, value, operation)
         for operation, (key, option) in given.items()
         for name, value in plain_numbers(assignments(options[key], option)).items()
     ]
-    changes += [ConfigChange(name, None, ConfigOperation.DELETE) for name in options["unset"]]
+    changes += [ConfigAlteration(name, None, ConfigOperation.DELETE) for name in options["unset"]]
     return changes
 
 
 def _alter(
     client: BlockingClient,
     names: tuple[str, ...],
-    changes: list[ConfigChange],
+    changes: list[ConfigAlteration],
     partitions: int | None,
     *,
     dry_run: bool,

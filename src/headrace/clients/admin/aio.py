@@ -45,7 +45,7 @@ class Admin(GroupCalls, UserCalls, TransactionCalls, AsyncAdminLifetime):
 
         Args:
             target: HOST:PORT, several separated by commas, or a `Broker` of this process.
-            request_timeout_ms: Milliseconds that one method may take, including retries. None is 30 seconds.
+            request_timeout_ms: Milliseconds that one method may take, including retries. None is 30,000.
             client_id: The name of the client in the broker's log and in quotas.
             properties: More properties, `retry_backoff_ms=50` or `**{"retry.backoff.ms": 50}`.
 

@@ -22,7 +22,7 @@ from headrace.clients.flows import (
     transaction_admin,
 )
 from headrace.clients.flows.admin import ClusterDescription, ConfigEntry, NewTopic
-from headrace.clients.flows.alter import ConfigChange, ConfigOperation
+from headrace.clients.flows.alter import ConfigAlteration
 from headrace.clients.flows.attachments import Attachments
 from headrace.clients.flows.cluster import TopicMetadata
 from headrace.clients.flows.cluster_admin import BrokerFeatures, LogDirDescription
@@ -42,12 +42,13 @@ from headrace.config.options import Value, render_value
 from headrace.config.resources import ConfigResourceType
 from headrace.config.units import plain_number
 from headrace.errors import ApiError, ConfigError, ErrorCode
+from headrace.protocol.config_operation import ConfigOperation
 from headrace.security.acls import AclBinding, AclFilter
 from headrace.types import TopicPartition
 
 STORAGE: Final = "headrace.storage"
 HIGH_WATERMARK: Final = -1
-"""In a request to delete records: all that can be read now."""
+"""The offset in a request that deletes all records below the high watermark."""
 
 
 def admin_config(target: object, properties: Mapping[str, Any], **named: Any) -> ClientConfig:
@@ -77,7 +78,7 @@ class AdminCore:
         configs: Mapping[str, Value],
         strategies: Strategies,
     ) -> Flow[None]:
-        """Create a topic; what is None is left to the broker."""
+        """Create a topic with its serdes, its partitioner and its storage."""
         objects = self._state.objects
         found = strategies.named(keeps_objects=objects is not None)
         given = configs_of(found)
@@ -103,8 +104,8 @@ class AdminCore:
             )
         if self._state.objects is None:
             raise ConfigError(
-                f"storage: a broker elsewhere knows storages by name, not {shown(storage)}: register it in the "
-                "broker's process"
+                f"storage {shown(storage)} cannot be sent to a broker in another process: register it there, and pass "
+                "its name"
             )
         return self._state.objects.keep_storage(storage)
 
@@ -113,7 +114,7 @@ class AdminCore:
         _raise(name, (yield from admin.delete_topics(self._state, [name], self._timeout_ms)))
 
     def add_partitions(self, topic: str, total: int) -> Flow[None]:
-        """Raise a topic's number of partitions."""
+        """Raise a topic's number of partitions to `total`."""
         counts = {topic: total}
         _raise(topic, (yield from alter.create_partitions(self._state, counts, self._timeout_ms)))
 
@@ -125,7 +126,7 @@ class AdminCore:
         )
 
     def describe_topic(self, name: str) -> Flow[TopicMetadata]:
-        """Describe a topic as a broker now sees it."""
+        """Request and return the metadata of a topic."""
         self._state.stale_topics.add(name)
         yield from metadata.ensure(self._state, [name])
         return self._state.metadata.topics[name]
@@ -136,9 +137,9 @@ class AdminCore:
         return {entry.name: entry for entry in found[topic]}
 
     def alter_configs(self, topic: str, changes: Mapping[str, Value | None]) -> Flow[None]:
-        """Set configs of a topic; None takes back what was set."""
+        """Change settings of a topic. None removes the topic's own value."""
         wanted = [
-            ConfigChange(
+            ConfigAlteration(
                 name,
                 None if value is None else plain_number(name, render_value(value)),
                 ConfigOperation.DELETE if value is None else ConfigOperation.SET,
@@ -155,7 +156,7 @@ class AdminCore:
     def truncate(
         self, topic: str, before: int | Mapping[int, int] | None
     ) -> Flow[dict[TopicPartition, int]]:
-        """Delete a topic's records below an offset, or all."""
+        """Delete a topic's records below offsets, or all records."""
         if isinstance(before, Mapping):
             wanted = {TopicPartition(topic, number): offset for number, offset in before.items()}
         else:
@@ -168,7 +169,7 @@ class AdminCore:
         return admin.describe_cluster(self._state)
 
     def features(self) -> Flow[BrokerFeatures]:
-        """Tell what a broker speaks."""
+        """Return the API versions and features of a broker."""
         return cluster_admin.describe_features()
 
     def log_dirs(self) -> Flow[list[LogDirDescription]]:
@@ -185,17 +186,17 @@ class AdminCore:
         """Return the state and the members of a group."""
         found = yield from groups.describe_groups(self._state, [group])
         if found[group].state == "Dead":
-            raise ApiError.for_code(ErrorCode.GROUP_ID_NOT_FOUND, f"no group {group!r}")
+            raise ApiError.for_code(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group!r} does not exist")
         return found[group]
 
     def members(self, group: str) -> Flow[list[MemberDescription]]:
-        """List a group's members."""
+        """Return the members of a group."""
         return list((yield from self.describe_group(group)).members)
 
     def remove_member(
         self, group: str, member_id: str, group_instance_id: str | None
     ) -> Flow[None]:
-        """Take a member out of its group."""
+        """Remove a member from its group."""
         return groups.remove_member(self._state, group, member_id, group_instance_id)
 
     def stop_member(
@@ -206,7 +207,7 @@ class AdminCore:
         timeout_ms: int,
         now_ms: Callable[[], int],
     ) -> Flow[StopOutcome]:
-        """Have a member finish, commit and leave."""
+        """Stop a member gracefully, and wait until it has left."""
         return stopping.stop_member(
             self._state,
             group,
@@ -217,10 +218,10 @@ class AdminCore:
         )
 
     def delete_group(self, group: str) -> Flow[None]:
-        """Delete a group that has no members."""
+        """Delete a group without members."""
         _raise(group, (yield from alter.delete_groups(self._state, [group])))
 
-    # What groups are attached to
+    # Attachments of groups to topics
 
     def create_group(
         self,
@@ -242,21 +243,21 @@ class AdminCore:
         return attachments.attach(self._state, group, _names(topics), pattern)
 
     def detach(self, group: str, topics: str | Iterable[str] | None) -> Flow[Attachments]:
-        """Detach a group from topics, or from everything."""
+        """Detach a group from topics. None is all topics and the pattern."""
         return attachments.detach(self._state, group, None if topics is None else _names(topics))
 
     def attachments(self, group: str) -> Flow[Attachments]:
-        """Return what a group is attached to."""
+        """Return the attachments of a group."""
         return attachments.group_attachments(self._state, group)
 
     # Offsets
 
     def offsets(self, group: str) -> Flow[dict[TopicPartition, OffsetAndMetadata]]:
-        """Return what a group has committed."""
+        """Return the committed offsets of a group."""
         return offsets.committed_offsets(self._state, group, None)
 
     def lag(self, group: str) -> Flow[dict[TopicPartition, int]]:
-        """Return how far a group's commits are behind the ends."""
+        """Return the number of offsets between each committed offset and the end offset."""
         return lag(self._state, group)
 
     def reset_offsets(
@@ -288,14 +289,14 @@ class AdminCore:
         yield from transaction_admin.fence_producer(self._state, transactional_id)
 
     def producers(self, partition: TopicPartition) -> Flow[list[ProducerState]]:
-        """Describe the producers that a partition remembers."""
+        """Return the producers in the state of a partition."""
         found = yield from transaction_admin.describe_producers(self._state, [partition])
         return found[partition]
 
     def hanging_transactions(
         self, topics: str | Iterable[str] | None, idle_since_ms: int
     ) -> Flow[list[HangingTransaction]]:
-        """Find transactions that no coordinator will end."""
+        """Return open transactions that no coordinator will end."""
         if topics is None:
             topics = yield from self.topics(internal=True)
         partitions = yield from topic_partitions(self._state, _names(topics))
@@ -316,7 +317,7 @@ class AdminCore:
         return list((yield from scram.describe_users(None)))
 
     def describe_users(self, names: str | Iterable[str] | None) -> Flow[dict[str, UserDescription]]:
-        """Describe users, or all."""
+        """Describe users. None is all users."""
         found = yield from scram.describe_users(None if names is None else _names(names))
         described = {}
         for name, user in found.items():
@@ -333,7 +334,7 @@ class AdminCore:
         iterations: int,
         random_bytes: Callable[[int], bytes],
     ) -> Flow[None]:
-        """Give a user a password, salted with these random bytes."""
+        """Set the password of a user. `random_bytes` returns the salts."""
         salted = scram.salt_password(password, mechanisms, iterations, random_bytes)
         return scram.set_user(name, salted)
 
@@ -341,7 +342,7 @@ class AdminCore:
         """Delete a user's credentials."""
         return scram.delete_user(name)
 
-    # Rights
+    # Access control lists
 
     def create_acls(self, bindings: Iterable[AclBinding]) -> Flow[None]:
         """Create access control entries."""
@@ -352,7 +353,7 @@ class AdminCore:
                 raise ApiError.for_code(error.code, f"{acls.words(binding)}: {error.message}")
 
     def describe_acls(self, which: AclFilter | None) -> Flow[list[AclBinding]]:
-        """Find access control entries."""
+        """Return the access control entries that match a filter."""
         return acls.describe_acls(AclFilter() if which is None else which)
 
     def delete_acls(self, filters: Iterable[AclFilter]) -> Flow[list[AclBinding]]:

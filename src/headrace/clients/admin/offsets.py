@@ -1,4 +1,4 @@
-"""Where a group is to go on: what `Admin.reset_offsets` and `Admin.lag` decide."""
+"""The committed offsets of groups: the decisions of `Admin.reset_offsets` and `Admin.lag`."""
 
 from __future__ import annotations
 
@@ -35,18 +35,22 @@ class Reset:
     shift: int | None = None
 
     def check(self) -> None:
-        """Refuse what contradicts itself.
+        """Check that the arguments do not contradict each other.
 
         Raises:
-            ConfigError: It does.
+            ConfigError: They do.
         """
         given = [self.offsets, self.to, self.offset, self.shift]
         if sum(each is not None for each in given) != 1:
-            raise ConfigError("say where to go on by one of offsets, to, offset, and shift")
+            raise ConfigError(
+                "name the new offsets by exactly one of offsets, to, offset and shift"
+            )
         if self.offsets is not None and (self.topics is not None or self.partitions is not None):
-            raise ConfigError("offsets name their partitions themselves: give no topics besides")
+            raise ConfigError(
+                "offsets contains the partitions: pass neither topics nor partitions with it"
+            )
         if self.topics is not None and self.partitions is not None:
-            raise ConfigError("give topics or partitions, not both")
+            raise ConfigError("pass topics or partitions, not both")
         if isinstance(self.to, str) and self.to not in {"earliest", "latest"}:
             raise ConfigError(f"{self.to!r} is not earliest, latest or a timestamp in milliseconds")
 
@@ -57,14 +61,14 @@ def reset_offsets(
     """Commit other offsets for a group without members, and return them.
 
     Raises:
-        ConfigError: There is no partition to move, or what is asked for contradicts itself.
+        ConfigError: There are no partitions, or the arguments contradict each other.
         ApiError: UNKNOWN_MEMBER_ID: the group has members.
     """
     reset.check()
     if reset.offsets is not None:
         wanted = {TopicPartition(*name): offset for name, offset in reset.offsets.items()}
     else:
-        wanted = yield from _places(state, group, reset)
+        wanted = yield from _new_offsets(state, group, reset)
     if not dry_run and wanted:
         at = {name: OffsetAndMetadata(offset) for name, offset in wanted.items()}
         try:
@@ -74,16 +78,16 @@ def reset_offsets(
                 raise
             raise ApiError.for_code(
                 error.code,
-                f"group {group!r} has members, which would commit over it: stop them first",
+                f"group {group!r} has members, whose commits would replace the new offsets: stop the members first",
             ) from error
     return {name: wanted[name] for name in sorted(wanted)}
 
 
-def _places(state: ClientState, group: str, reset: Reset) -> Flow[dict[TopicPartition, int]]:
+def _new_offsets(state: ClientState, group: str, reset: Reset) -> Flow[dict[TopicPartition, int]]:
     committed = yield from offsets.committed_offsets(state, group, None)
     partitions = yield from _partitions(state, group, reset, committed)
     if reset.to is not None:
-        return (yield from _at_place(state, partitions, reset.to))
+        return (yield from _offsets_at(state, partitions, reset.to))
     if reset.offset is not None:
         targets = dict.fromkeys(partitions, reset.offset)
     else:
@@ -91,7 +95,7 @@ def _places(state: ClientState, group: str, reset: Reset) -> Flow[dict[TopicPart
         without = [name for name in partitions if name not in committed]
         if without:
             raise ConfigError(
-                f"group {group!r} has committed nothing for {without[0]}, so there is nothing to shift"
+                f"group {group!r} has no committed offset for {without[0]} that could be shifted"
             )
         targets = {name: committed[name].offset + reset.shift for name in partitions}
     # The targets are limited to the log, as in Kafka's own tool.
@@ -109,7 +113,7 @@ def _partitions(
     if reset.topics is not None:
         return (yield from topic_partitions(state, reset.topics))
     if reset.partitions is None and not committed:
-        raise ConfigError(f"group {group!r} has committed nothing: say which topics it is about")
+        raise ConfigError(f"group {group!r} has no committed offsets: name topics or partitions")
     given = committed if reset.partitions is None else reset.partitions
     names = sorted({TopicPartition(*name) for name in given})
     if reset.partitions is None:
@@ -119,20 +123,20 @@ def _partitions(
     return names
 
 
-def _at_place(
+def _offsets_at(
     state: ClientState, partitions: list[TopicPartition], to: ResetTarget
 ) -> Flow[dict[TopicPartition, int]]:
     target = {"earliest": EARLIEST, "latest": LATEST}.get(str(to))
     asked = dict.fromkeys(partitions, int(to) if target is None else target)
     found = yield from list_offsets.list_offsets(state, asked)
     ends = {name: LATEST for name, listed in found.items() if listed.offset < 0}
-    if ends:  # no record is as young as that: the group goes on with what comes
+    if ends:  # all records are older than the timestamp, so the group continues at the end
         found |= yield from list_offsets.list_offsets(state, ends)
     return {name: listed.offset for name, listed in found.items()}
 
 
 def positions(state: ClientState, group: str) -> Flow[dict[TopicPartition, tuple[int, int]]]:
-    """Return what a group has committed and where the log ends, of each partition where it has."""
+    """Return the committed offset and the end offset of each partition for which a group has a committed offset."""
     committed = yield from offsets.committed_offsets(state, group, None)
     names = yield from _existing(state, sorted(committed))
     ends = yield from list_offsets.list_offsets(state, dict.fromkeys(names, LATEST))
@@ -140,7 +144,7 @@ def positions(state: ClientState, group: str) -> Flow[dict[TopicPartition, tuple
 
 
 def lag(state: ClientState, group: str) -> Flow[dict[TopicPartition, int]]:
-    """Return how many offsets lie between what a group has committed and the end, where it has."""
+    """Return the number of offsets between the committed offset and the end of each partition that has one."""
     found = yield from positions(state, group)
     return {name: max(0, end - committed) for name, (committed, end) in found.items()}
 
@@ -148,11 +152,11 @@ def lag(state: ClientState, group: str) -> Flow[dict[TopicPartition, int]]:
 def waiting_since(
     state: ClientState, found: Mapping[TopicPartition, tuple[int, int]]
 ) -> Flow[dict[TopicPartition, int]]:
-    """Return when the first record was written that a group has still to finish, in milliseconds since 1970.
+    """Return the timestamp of the first record after the committed offset, in milliseconds since 1970.
 
     Args:
         state: The client's state.
-        found: What `positions` returned. A partition without such a record, or that cannot be read now, is left out.
+        found: The result of `positions`. Partitions that have no such record, or cannot be read, are left out.
     """
     since: dict[TopicPartition, int] = {}
     limits = FetchLimits(0, 1, _ONE_BATCH)
@@ -168,7 +172,7 @@ def waiting_since(
 
 
 def _existing(state: ClientState, names: Collection[TopicPartition]) -> Flow[list[TopicPartition]]:
-    """Return those that are still there; a topic may have gone since something was committed for it."""
+    """Return the partitions that still exist. A topic with committed offsets may have been deleted."""
     known = yield from metadata.refresh(state, sorted({name.topic for name in names}))
     return [
         name
@@ -178,10 +182,10 @@ def _existing(state: ClientState, names: Collection[TopicPartition]) -> Flow[lis
 
 
 def topic_partitions(state: ClientState, topics: Iterable[str]) -> Flow[list[TopicPartition]]:
-    """Return all partitions of topics, as they are now.
+    """Request and return all partitions of topics.
 
     Raises:
-        ApiError: UNKNOWN_TOPIC_OR_PARTITION.
+        ApiError: UNKNOWN_TOPIC_OR_PARTITION, if a topic does not exist.
     """
     names = list(topics)
     state.stale_topics.update(names)

@@ -1,4 +1,4 @@
-"""Assignors by name: those that come with Headrace, and the program's own."""
+"""Assignors by name: the built-in ones, and those of the program."""
 
 from __future__ import annotations
 
@@ -48,23 +48,24 @@ _JAVA_CLASSES: Final = {
 
 
 def register_assignor(name: str, factory: Callable[[], Assignor]) -> None:
-    """Make an assignor known under a name, which then may stand wherever a name of an assignor may.
+    """Register an assignor under a name, which consumers can use in place of a built-in name.
 
     Args:
-        name: The name; it should be the assignor's own.
-        factory: Returns a new assignor; a class without arguments does.
+        name: The name, which should be the `name` of the assignor.
+        factory: A function or class without parameters that returns a new assignor.
     """
     _FACTORIES[name] = factory
 
 
 def choose_assignors(given: AssignorChoice | Sequence[AssignorChoice]) -> list[Assignor]:
-    """Return the assignors of a choice, best first.
+    """Return the chosen assignors, preferred first.
 
     Args:
-        given: One or several; a name may also be that of Kafka's Java class, and a text may hold several names.
+        given: One assignor or a list of them. A name may be that of Kafka's Java class. A text may contain several
+            names, separated by commas.
 
     Raises:
-        UnknownAssignorError: A name is not known, or an object is no assignor.
+        UnknownAssignorError: A name is unknown, or an object is not an assignor.
     """
     if isinstance(given, str):
         given = [name.strip() for name in given.split(",") if name.strip()]
@@ -81,14 +82,12 @@ def _one(choice: AssignorChoice) -> Assignor:
         if factory is None:
             near = difflib.get_close_matches(choice, _FACTORIES, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise UnknownAssignorError(
-                f"no assignor is called {choice!r}: known are {_known()}{hint}"
-            )
+            raise UnknownAssignorError(f"unknown assignor {choice!r}; known are {_known()}{hint}")
         return factory()
     made: Any = choice() if isinstance(choice, type) else choice
     if not isinstance(made, Assignor) or made.protocol not in {"eager", "cooperative"}:
         raise UnknownAssignorError(
-            f"{choice!r} is no assignor: it needs a name, a protocol ('eager' or 'cooperative') and "
+            f"{choice!r} is not an assignor: it needs a name, a protocol ('eager' or 'cooperative') and "
             "assign(members, partition_counts)"
         )
     return made

@@ -1,4 +1,4 @@
-"""Balancing with memory: who has too much gives up the surplus, and nothing else moves."""
+"""Balanced assignments that keep partitions where they are: only the surplus of a member moves."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Final
 from headrace.clients.assignors.base import MemberSubscription
 from headrace.types import TopicPartition
 
-MAX_LOOKS: Final = 1_000_000
-"""Looks at sets of members while single partitions move: about a second. After them all surplus is given out anew."""
+MAX_STEPS: Final = 1_000_000
+"""The limit of steps in the search for the best moves, about one second. Then all surplus is assigned anew."""
 
 Claims = Mapping[str, tuple[int, tuple[TopicPartition, ...]]]
-"""Member id to the generation in which it was given its partitions, and these."""
+"""The partitions that each member had, with the generation in which they were assigned, by member id."""
 
 
 def balance(
@@ -22,16 +22,16 @@ def balance(
     partition_counts: Mapping[str, int],
     claims: Claims,
 ) -> dict[str, list[TopicPartition]]:
-    """Give out every partition so that no move from one member to another would make their counts more equal.
+    """Assign every partition so that moving one partition could not make the counts of two members more equal.
 
-    Where all members want the same topics, that means counts over all topics that differ by at most one. Counts may
-    differ by more where members want so many different sets of topics that `MAX_LOOKS` is reached. Partitions
-    stay where they were as far as that allows; where members are equal, the first by member id gets it.
+    If all members subscribe to the same topics, their counts differ by at most one. Counts may differ by more if there
+    are so many different subscriptions that the search reaches `MAX_STEPS`. Partitions stay with their members as far
+    as the balance allows. Among equal members the first by member id gets a partition.
 
     Args:
-        members: Member id to its subscription.
+        members: The subscriptions by member id.
         partition_counts: The number of partitions of each topic that exists.
-        claims: What each member had.
+        claims: The partitions that each member had.
     """
     order = sorted(members)
     takers = {
@@ -47,7 +47,7 @@ def balance(
         for number in range(count)
         if takers[topic] and (topic, number) not in taken
     ]
-    # Those that few want go first: the others can make up for it.
+    # Partitions with few subscribers are assigned first. The other partitions can then even out the counts.
     for partition in sorted(free, key=lambda name: (len(takers[name.topic]), name)):
         division.give(partition, division.least(partition.topic))
     division.even_out()
@@ -57,32 +57,36 @@ def balance(
 def _valid_claims(
     members: Mapping[str, MemberSubscription], partition_counts: Mapping[str, int], claims: Claims
 ) -> dict[str, list[TopicPartition]]:
-    """Settle who had what: the claim of the newest generation holds, among equals the first member's."""
-    holders: dict[TopicPartition, tuple[int, str]] = {}
+    """Return the partitions that each member owned. If several members claim one, the newest generation counts.
+
+    Among claims of the same generation the one of the first member by id counts.
+    """
+    owners: dict[TopicPartition, tuple[int, str]] = {}
     for member in sorted(members):
         generation, partitions = claims.get(member, (-1, ()))
         for partition in partitions:
             exists = 0 <= partition.partition < partition_counts.get(partition.topic, 0)
             if not exists or partition.topic not in members[member].topics:
                 continue
-            if partition not in holders or generation > holders[partition][0]:
-                holders[partition] = generation, member
+            if partition not in owners or generation > owners[partition][0]:
+                owners[partition] = generation, member
     owned: dict[str, list[TopicPartition]] = {member: [] for member in sorted(members)}
-    for partition in sorted(holders):
-        owned[holders[partition][1]].append(partition)
+    for partition in sorted(owners):
+        owned[owners[partition][1]].append(partition)
     return owned
 
 
 class _Takers:
-    """Members that want the same topics, and which of them has the fewest partitions."""
+    """Members with the same subscription, ordered by the number of their partitions."""
 
     def __init__(self, members: Iterable[str]) -> None:
         self._heap = [(0, member) for member in members]
 
     def least(self, sizes: Mapping[str, int]) -> str:
-        """Return the member with the fewest partitions, of equal ones the first.
+        """Return the member with the fewest partitions; among equal members the first by id.
 
-        Entries of members that have more by now are corrected when they come up. Who has fewer has to be put in.
+        This corrects entries of members that have more partitions than their entry says. `put` adds an entry for a
+        member that has fewer.
         """
         heap = self._heap
         while (size := sizes[heap[0][1]]) != heap[0][0]:
@@ -90,15 +94,15 @@ class _Takers:
         return heap[0][1]
 
     def put(self, member: str, size: int) -> None:
-        """Take note that a member has fewer partitions than before."""
+        """Note that a member has fewer partitions than before."""
         heapq.heappush(self._heap, (size, member))
 
 
 class _Division:
-    """The partitions of each member while partitions are being moved.
+    """The partitions of each member while partitions are moved.
 
-    A member may claim all partitions, and then nearly all of them move. So the cost of a move depends on the number of
-    sets of members that want topics of the giver, and not on the number of its topics or partitions.
+    A member may claim all partitions, and then nearly all of them move. Therefore the cost of a move does not depend on
+    the number of the member's topics or partitions, but on the number of different subscriptions to its topics.
     """
 
     def __init__(
@@ -107,11 +111,11 @@ class _Division:
         self._numbers: dict[str, dict[str, list[int]]] = {member: {} for member in owned}
         """The partition numbers of each member by topic, in order."""
         self._sizes = dict.fromkeys(owned, 0)
-        self._looks_left = MAX_LOOKS
+        self._steps_left = MAX_STEPS
         self._most: dict[str, dict[_Takers, list[tuple[int, str]]]] = {}
-        """The topics of each member that has given partitions, by the set of members that want them, largest first.
+        """The topics of each member that has given away partitions, by the set of subscribers, largest first.
 
-        A heap of negative counts and names. Entries whose count has changed are dropped when they come up.
+        Each value is a heap of negative counts and names. An entry whose count has changed is dropped when it is found.
         """
         groups = {tuple(members): _Takers(members) for members in takers.values() if members}
         self._takers = {
@@ -126,11 +130,11 @@ class _Division:
                 self.give(partition, member)
 
     def least(self, topic: str) -> str:
-        """Return who has the fewest partitions of those that want the topic."""
+        """Return the subscriber of a topic with the fewest partitions."""
         return self._takers[topic].least(self._sizes)
 
     def give(self, partition: TopicPartition, member: str) -> None:
-        """Let a member have a partition."""
+        """Assign a partition to a member."""
         numbers = self._numbers[member].setdefault(partition.topic, [])
         insort(numbers, partition.partition)
         self._sizes[member] += 1
@@ -153,14 +157,14 @@ class _Division:
         }
 
     def even_out(self) -> None:
-        """Move single partitions to members with at least two fewer, until there are none.
+        """Move single partitions to members that have at least two fewer, until there are no such members.
 
-        It is always one with the most that gives, so that nobody gives what it would have to get again.
+        A member with the most partitions gives one away each time, so no partition moves away and back.
         """
         givers = [(-size, member) for member, size in self._sizes.items()]
         heapq.heapify(givers)
         fixed: set[str] = set()
-        """Members that cannot give, as things stand."""
+        """The members that cannot give away a partition now."""
         while givers:
             size, giver = givers[0]
             if -size != self._sizes[giver]:
@@ -174,13 +178,13 @@ class _Division:
             for member in (taker, *fixed):
                 heapq.heappush(givers, (-self._sizes[member], member))
             fixed.clear()
-        if self._looks_left < 0:
+        if self._steps_left < 0:
             self._spread()
 
     def _spread(self) -> None:
-        """Give out anew what members have beyond the average, each partition to who has fewest of those that want it.
+        """Assign the partitions above the average anew, each to the subscriber with the fewest partitions.
 
-        That is cheaper than the search for the best moves, and moves partitions that could have stayed.
+        This is cheaper than the search for the best moves, but moves partitions that could have stayed.
         """
         average = -(-sum(self._sizes.values()) // len(self._sizes))
         self._most.clear()
@@ -201,14 +205,14 @@ class _Division:
             self.give(partition, self.least(partition.topic))
 
     def _give_one(self, giver: str) -> str | None:
-        """Move one partition to who should have it; return that member, None where nobody should."""
+        """Move one partition to a member with fewer; return that member, or None if there is none."""
         topics = self._numbers[giver]
         if giver not in self._most:
             self._most[giver] = {}
             for topic, numbers in topics.items():
                 self._note(giver, topic, len(numbers))
-        self._looks_left -= len(self._most[giver]) + len(self._groups[giver])
-        if self._looks_left < 0:
+        self._steps_left -= len(self._most[giver]) + len(self._groups[giver])
+        if self._steps_left < 0:
             return None
         best: tuple[int, int, str, str] | None = None
         for takers, heap in self._most[giver].items():
@@ -216,7 +220,7 @@ class _Division:
                 heapq.heappop(heap)
             if heap:
                 least = takers.least(self._sizes)
-                # Of several topics the one that the member has most of, so that it keeps a bit of each.
+                # Among several topics, the one of which the member has the most partitions.
                 found = (self._sizes[least], *heap[0], least)
                 best = found if best is None else min(best, found)
         if best is None or best[0] + 1 >= self._sizes[giver]:

@@ -27,14 +27,14 @@ class MemberSubscription:
 
 
 class ExistingPartitions:
-    """The partitions of some topics, each as one object, no matter how many members claim it."""
+    """The existing partitions of topics. Each is one object, however many members claim it."""
 
     def __init__(self, partition_counts: Mapping[str, int]) -> None:
         self._counts = partition_counts
         self._known: dict[TopicPartition, TopicPartition] = {}
 
     def of(self, topic: str, numbers: Iterable[int]) -> Iterator[TopicPartition]:
-        """Yield the partitions of a topic that exist."""
+        """Yield those of the numbered partitions of a topic that exist."""
         count = self._counts.get(topic, 0)
         for number in numbers:
             if 0 <= number < count:
@@ -64,7 +64,7 @@ class Assignor(Protocol):
         """Return the partitions of every member.
 
         Args:
-            members: Member id to its subscription.
+            members: The subscriptions by member id.
             partition_counts: The number of partitions of each topic that exists.
         """
 
@@ -82,10 +82,10 @@ def members_in_order(members: Mapping[str, MemberSubscription]) -> list[str]:
 def withhold(
     assigned: Mapping[str, Iterable[TopicPartition]], members: Mapping[str, MemberSubscription]
 ) -> dict[str, list[TopicPartition]]:
-    """Keep back what another member still owns: it is given away once that member has confirmed to have stopped.
+    """Leave out partitions that another member still owns, so that no partition ever has two owners.
 
-    (1) In generation 5 a partition is taken from its owner and given to nobody; (2) the owner finishes, commits, and
-    joins again without it; (3) in generation 6 it is free. So it never has two owners, whatever the assignor wants.
+    (1) In generation 5 the assignor moves a partition; it is left out, so no member has it. (2) The owner finishes its
+    records, commits, and joins again without the partition. (3) In generation 6 the partition goes to the new owner.
     """
     owners: dict[TopicPartition, set[str]] = {}
     for member, subscription in members.items():

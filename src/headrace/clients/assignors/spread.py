@@ -1,4 +1,4 @@
-"""Kafka's two assignors without memory: range and round robin."""
+"""Kafka's two assignors that ignore earlier assignments: range and round robin."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.types import TopicPartition
 
 
 class RangeAssignor:
-    """A run of neighbouring partitions of each topic for each member; equal numbers of two topics stay together."""
+    """Kafka's `range`: a member gets a range of each topic, so equal partition numbers go to one member."""
 
     name = "range"
     protocol: Literal["eager", "cooperative"] = "eager"
@@ -22,7 +22,7 @@ class RangeAssignor:
     def assign(
         self, members: Mapping[str, MemberSubscription], partition_counts: Mapping[str, int]
     ) -> Assignment:
-        """Divide each topic by itself; the first members get one more where the division leaves a rest."""
+        """Divide each topic separately. If there is a remainder, the first members get one partition more."""
         order = members_in_order(members)
         assignment: dict[str, list[TopicPartition]] = {member: [] for member in order}
         for topic in sorted(partition_counts):
@@ -39,7 +39,7 @@ class RangeAssignor:
 
 
 class RoundRobinAssignor:
-    """All partitions of all topics dealt out like cards."""
+    """Kafka's `roundrobin`: the partitions of all topics go to the members in turn."""
 
     name = "roundrobin"
     protocol: Literal["eager", "cooperative"] = "eager"
@@ -47,7 +47,7 @@ class RoundRobinAssignor:
     def assign(
         self, members: Mapping[str, MemberSubscription], partition_counts: Mapping[str, int]
     ) -> Assignment:
-        """Deal; members that do not want the topic are passed over, and dealing goes on behind the taker."""
+        """Assign partitions in turn. Members that are not subscribed to the topic are skipped."""
         order = members_in_order(members)
         assignment: dict[str, list[TopicPartition]] = {member: [] for member in order}
         turn = 0

@@ -1,4 +1,4 @@
-"""The assignors with memory: equal, and Kafka's sticky and cooperative sticky."""
+"""The assignors that keep earlier assignments: equal, and Kafka's sticky and cooperative sticky."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.types import TopicPartition
 
 
 class EqualAssignor:
-    """Counts over all topics of the group that differ by at most one; only surplus moves, and it moves in order."""
+    """Members get equal numbers of partitions over all topics, plus or minus one. Only surplus partitions move."""
 
     name = "equal"
     protocol: Literal["eager", "cooperative"] = "cooperative"
@@ -24,7 +24,7 @@ class EqualAssignor:
     def assign(
         self, members: Mapping[str, MemberSubscription], partition_counts: Mapping[str, int]
     ) -> Assignment:
-        """Balance what the members own."""
+        """Balance the partitions that the members own."""
         claims = {
             member: (subscription.generation, subscription.owned)
             for member, subscription in members.items()
@@ -33,7 +33,7 @@ class EqualAssignor:
 
 
 class CooperativeStickyAssignor(EqualAssignor):
-    """Balances like `equal`, under the name by which Kafka's own clients take part."""
+    """Balances as `equal` does, under the name of the assignor of Kafka's own clients."""
 
     name = "cooperative-sticky"
 
@@ -41,7 +41,7 @@ class CooperativeStickyAssignor(EqualAssignor):
         self._generation = -1
 
     def subscription_user_data(self) -> bytes:
-        """Return the generation as user data, as Kafka's clients do: older subscriptions have no field for it."""
+        """Return the generation as user data, as Kafka's clients do. Older subscriptions have no field for it."""
         return struct.pack(">i", self._generation)
 
     def on_assignment(self, _partitions: list[TopicPartition], generation: int) -> None:
@@ -51,7 +51,7 @@ class CooperativeStickyAssignor(EqualAssignor):
     def assign(
         self, members: Mapping[str, MemberSubscription], partition_counts: Mapping[str, int]
     ) -> Assignment:
-        """Balance what the members own, or had."""
+        """Balance the partitions that the members own."""
         claims = {}
         for member, subscription in members.items():
             generation = subscription.generation
@@ -62,7 +62,7 @@ class CooperativeStickyAssignor(EqualAssignor):
 
 
 class StickyAssignor:
-    """Balances, and gives back what members had to revoke before they joined."""
+    """Balances, and assigns the revoked partitions to their earlier owners again."""
 
     name = "sticky"
     protocol: Literal["eager", "cooperative"] = "eager"
@@ -72,18 +72,18 @@ class StickyAssignor:
         self._generation = -1
 
     def subscription_user_data(self) -> bytes | None:
-        """Return what the member had, as Kafka's clients tell it."""
+        """Return the earlier partitions of the member as user data, as Kafka's clients do."""
         return encode_history(self._partitions, self._generation) if self._partitions else None
 
     def on_assignment(self, partitions: list[TopicPartition], generation: int) -> None:
-        """Remember what the member got."""
+        """Store the assignment of the member for the next subscription."""
         self._partitions = partitions
         self._generation = generation
 
     def assign(
         self, members: Mapping[str, MemberSubscription], partition_counts: Mapping[str, int]
     ) -> Assignment:
-        """Balance what the members had."""
+        """Balance the partitions that the members had before."""
         existing = ExistingPartitions(partition_counts)
         claims = {
             member: decode_history(subscription.user_data, existing)
@@ -93,7 +93,7 @@ class StickyAssignor:
 
 
 def encode_history(partitions: list[TopicPartition], generation: int) -> bytes:
-    """Encode what a sticky member had (Kafka's StickyAssignorUserData, version 1)."""
+    """Encode the earlier partitions of a member as Kafka's StickyAssignorUserData, version 1."""
     topics: dict[str, list[int]] = {}
     for topic, number in sorted(partitions):
         topics.setdefault(topic, []).append(number)
@@ -108,13 +108,13 @@ def encode_history(partitions: list[TopicPartition], generation: int) -> bytes:
 def decode_history(
     data: bytes, existing: ExistingPartitions
 ) -> tuple[int, tuple[TopicPartition, ...]]:
-    """Return the generation and the partitions of a sticky member; nothing where the bytes are of another kind.
+    """Return the generation and the earlier partitions of a member; (-1, ()) if the bytes are of another kind.
 
-    kafka-python writes a version before what Kafka's own clients write.
+    kafka-python writes a version of two bytes before the bytes that Kafka's own clients write.
 
     Args:
         data: The user data of the member's subscription.
-        existing: The partitions that exist; others are left out.
+        existing: The existing partitions. Others are left out.
     """
     for start in (0, 2):
         try:
@@ -137,11 +137,11 @@ def _decode_history(
         position += 2 + size
         (length,) = struct.unpack_from(">i", data, position)
         if size < 0 or not 0 <= length <= len(data):
-            raise struct.error("a count that cannot be")
+            raise struct.error("a length is out of range")
         numbers = struct.unpack_from(f">{length}i", data, position + 4)
         position += 4 + 4 * length
         partitions.update(dict.fromkeys(existing.of(topic, numbers)))
-    if position == len(data):  # version 0
+    if position == len(data):  # version 0 has no generation
         return -1, partitions
     (generation,) = struct.unpack(">i", data[position:])
     return generation, partitions

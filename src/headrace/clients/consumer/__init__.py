@@ -1,7 +1,7 @@
-"""The consumer without I/O: what it reads, where it is, its place in its group, what it commits.
+"""The consumer: its partitions and positions, its membership in a group, its commits.
 
-`core.py` puts the parts together; `headrace.Consumer` and `headrace.aio.Consumer` are shells around it. Nothing here
-knows a clock or a thread: time is the engine's, and whatever has to happen while the program works is a task or a
-timer of the engine. The program's own code (listeners, callbacks) runs only where the program called in: flows yield
+`core.py` combines the parts; `headrace.Consumer` and `headrace.aio.Consumer` are shells around it. The other modules
+read no clock, use no threads and do no I/O: the engine provides the time, and work beside the program's calls is a
+task or a timer of the engine. Code of the program (listeners, callbacks) runs only inside the program's calls: flows yield
 `Invoke`.
 """

@@ -44,13 +44,14 @@ class AssignedPartition:
     def __init__(self, name: TopicPartition, offset: int | None = None) -> None:
         self.name = name
         self.topic_id = NO_TOPIC_ID
-        """The topic that the position belongs to; another may get its name."""
+        """The id of the topic that the position belongs to. A new topic may have the same name."""
         self.offset = offset
-        """The next offset to hand out; None until it is known."""
+        """The offset of the next record to return; None until it is known."""
         self.epoch = -1
-        """Epoch of the leader that wrote what was handed out last; -1 if unknown."""
+        """The epoch of the leader that wrote the record returned last; -1 if unknown."""
         self.finished: OffsetAndMetadata | None = None
-        """Up to where the program has worked: what came before the records of its last poll. None: nothing new."""
+        """The position after the finished records, which are those of earlier polls. None if there are none since the
+        position was last set."""
         self.committed: int | None = None
         """The offset that was last committed; None if it is not known."""
         self.out_of_range = False

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
-from headrace.clients.engine import Engine, Task, TaskCancelled
+from headrace.clients.engine import UNLIMITED_MS, Engine, Task, TaskCancelled
 from headrace.clients.flows.effects import Flow, Wait
-
-NO_LIMIT_MS: Final = 1 << 60
 
 
 class Background:
@@ -29,7 +27,7 @@ class Background:
         self,
         flow: Flow[Any],
         on_done: Callable[[Any], object],
-        timeout_ms: int = NO_LIMIT_MS,
+        timeout_ms: int = UNLIMITED_MS,
     ) -> None:
         """Start a flow; `on_done` gets what it returned, or the exception it raised."""
         assert not self.running, "one at a time"

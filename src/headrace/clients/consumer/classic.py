@@ -9,15 +9,15 @@ from headrace.clients.assignors import Assignor, MemberSubscription
 from headrace.clients.assignors.base import withhold
 from headrace.clients.config import ConsumerConfig
 from headrace.clients.consumer.background import Background
-from headrace.clients.consumer.member import Arrival, Member
+from headrace.clients.consumer.member import ConsumerMember, NewAssignment
 from headrace.clients.consumer.member_metadata import accepted, read_members, read_topics
 from headrace.clients.consumer.reports import Reports
 from headrace.clients.engine import Engine
-from headrace.clients.flows import membership
+from headrace.clients.flows import classic_group
+from headrace.clients.flows.classic_group import ClassicMemberSettings
 from headrace.clients.flows.coordinator import raise_for
 from headrace.clients.flows.effects import Flow
-from headrace.clients.flows.membership import GroupSettings
-from headrace.clients.flows.offsets import Committer
+from headrace.clients.flows.offsets import CommitIdentity
 from headrace.errors import ApiError, ErrorCode, HeadraceError, ProtocolError, TransportError
 from headrace.protocol.messages.heartbeat import HeartbeatResponse
 from headrace.protocol.messages.join_group import JoinGroupResponse
@@ -50,7 +50,7 @@ class TopicLookup(Protocol):
         """Look up the number of partitions of topics."""
 
 
-class ClassicMember(Member):
+class ClassicProtocolMember(ConsumerMember):
     """One consumer as a member of a group whose leader assigns the partitions."""
 
     def __init__(
@@ -64,7 +64,7 @@ class ClassicMember(Member):
         super().__init__(engine, config, reports)
         self.assignors = list(assignors)
         self._topics = topics
-        self._settings = GroupSettings(
+        self._settings = ClassicMemberSettings(
             group_id=self._group,
             session_timeout_ms=config.session_timeout_ms,
             rebalance_timeout_ms=config.max_poll_interval_ms,
@@ -93,9 +93,9 @@ class ClassicMember(Member):
         """Whether there is a session whose end revokes partitions: a member that joins without partitions has none."""
         return self.generation >= 0 and not (self.joining and not self._reports.owned)
 
-    def identity(self) -> Committer:
+    def identity(self) -> CommitIdentity:
         """Return the identity for commits."""
-        return Committer(self.generation, self.member_id, self._config.group_instance_id)
+        return CommitIdentity(self.generation, self.member_id, self._config.group_instance_id)
 
     def join(self) -> None:
         """Join the next generation of the group; partitions that must not be kept have been revoked."""
@@ -105,7 +105,7 @@ class ClassicMember(Member):
         self.polls.start()
         self._joining.start(self._converse(), self._joined)
 
-    def took(self, arrival: Arrival, *, gave_up: bool) -> None:
+    def took(self, arrival: NewAssignment, *, gave_up: bool) -> None:
         """Note that the assignment was taken over; rejoin if partitions were revoked, so that others can have them."""
         if gave_up:
             self.request_rejoin("gave up partitions")
@@ -113,14 +113,14 @@ class ClassicMember(Member):
         self._owned_generation = arrival.generation
 
     def _farewell(self) -> Flow[None]:
-        place = membership.Membership(self.member_id, self.generation)
-        return self._tell_to_leave(place)
+        place = classic_group.Membership(self.member_id, self.generation)
+        return self._send_leave(place)
 
-    def _tell_to_leave(self, place: membership.Membership) -> Flow[None]:
+    def _send_leave(self, place: classic_group.Membership) -> Flow[None]:
         """Leave the group. A static member stays in it until its session expires, unless it was stopped."""
         static = self._config.group_instance_id is not None
         if place.member_id and (self.stopping or not static):
-            yield from membership.leave(self._engine.state, self._settings, place)
+            yield from classic_group.leave(self._engine.state, self._settings, place)
 
     def stop(self) -> None:
         """End the membership without a request."""
@@ -158,8 +158,8 @@ class ClassicMember(Member):
             return
         generation, began_ms = self.generation, self._engine.now_ms
         self._asked_ms = began_ms
-        place = membership.Membership(self.member_id, generation)
-        flow = membership.heartbeat(self._engine.state, self._settings, place)
+        place = classic_group.Membership(self.member_id, generation)
+        flow = classic_group.heartbeat(self._engine.state, self._settings, place)
 
         def beaten(outcome: HeartbeatResponse | HeadraceError) -> None:
             if isinstance(outcome, HeartbeatResponse):
@@ -194,8 +194,8 @@ class ClassicMember(Member):
 
     # Joining
 
-    def _joined(self, outcome: Arrival | HeadraceError) -> None:
-        if isinstance(outcome, Arrival):
+    def _joined(self, outcome: NewAssignment | HeadraceError) -> None:
+        if isinstance(outcome, NewAssignment):
             self._failures = 0
             self.arrived = outcome
             return
@@ -208,13 +208,13 @@ class ClassicMember(Member):
         self._rejoin_later()
         self._reports.failed(outcome)
 
-    def _converse(self) -> Flow[Arrival]:
+    def _converse(self) -> Flow[NewAssignment]:
         """Join and sync until the member has an assignment."""
         backoff = self._engine.state.backoff()
         state, settings = self._engine.state, self._settings
         while True:
             topics = yield from self._topics.subscribed()
-            joined = yield from membership.join_group(
+            joined = yield from classic_group.join_group(
                 state, settings, self.member_id, self._protocols(topics), self.reason
             )
             code = ErrorCode(joined.error_code)
@@ -240,7 +240,9 @@ class ClassicMember(Member):
             if self.generation < 0:
                 yield backoff.after(ProtocolError("the coordinator does not know this member"))
 
-    def _sync(self, joined: JoinGroupResponse, topics: frozenset[str]) -> Flow[Arrival | None]:
+    def _sync(
+        self, joined: JoinGroupResponse, topics: frozenset[str]
+    ) -> Flow[NewAssignment | None]:
         """Send the assignment as leader, or get it; None if the group has begun another generation."""
         self.member_id, self.generation = joined.member_id, joined.generation_id
         if not self._reports.owned:
@@ -259,7 +261,7 @@ class ClassicMember(Member):
             if not joined.skip_assignment:
                 assignments = self._divide(joined.protocol_name or "", subscriptions, counts)
         began_ms = self._engine.now_ms
-        synced = yield from membership.sync_group(
+        synced = yield from classic_group.sync_group(
             self._engine.state, self._settings, joined, assignments
         )
         code = ErrorCode(synced.error_code)
@@ -270,12 +272,12 @@ class ClassicMember(Member):
             return None
         raise_for(code, f"cannot sync with group {self._settings.group_id!r}")
         self.session.confirm(began_ms)
-        given = membership.decode_assignment(synced.assignment)
+        given = classic_group.decode_assignment(synced.assignment)
         partitions = accepted(self._group, given, topics, self._reports.warn)
         for assignor in self.assignors:
             if assignor.name == joined.protocol_name and hasattr(assignor, "on_assignment"):
                 assignor.on_assignment(partitions, joined.generation_id)
-        return Arrival(joined.generation_id, tuple(partitions), counts)
+        return NewAssignment(joined.generation_id, tuple(partitions), counts)
 
     def _check_nothing_lost(self, code: ErrorCode) -> None:
         """Reset the member, so that it joins again; if it kept partitions, report them as lost first."""
@@ -290,7 +292,7 @@ class ClassicMember(Member):
         protocols = []
         for assignor in sorted(self.assignors, key=lambda one: one.name != self._topics.assignor):
             user_data = getattr(assignor, "subscription_user_data", None)
-            blob = membership.encode_subscription(
+            blob = classic_group.encode_subscription(
                 topics,
                 owned=owned,
                 generation=self._owned_generation,
@@ -318,7 +320,7 @@ class ClassicMember(Member):
         return [
             SyncGroupRequestAssignment(
                 member_id=member,
-                assignment=membership.encode_assignment(assigned.get(member, ())),
+                assignment=classic_group.encode_assignment(assigned.get(member, ())),
             )
             for member in members
         ]

@@ -13,7 +13,7 @@ from headrace.clients.engine import Engine, Task, TaskCancelled, Timer
 from headrace.clients.flows import offsets
 from headrace.clients.flows.coordinator import find_coordinator
 from headrace.clients.flows.effects import Flow
-from headrace.clients.flows.offsets import Committer, OffsetAndMetadata
+from headrace.clients.flows.offsets import CommitIdentity, OffsetAndMetadata
 from headrace.errors import ApiError, ErrorCode, HeadraceError, RebalanceInProgressError
 from headrace.types import TopicPartition
 
@@ -29,7 +29,7 @@ class Commits:
         engine: Engine,
         config: ConsumerConfig,
         assigned: Mapping[TopicPartition, AssignedPartition],
-        identity: Callable[[], Committer | None],
+        identity: Callable[[], CommitIdentity | None],
         answered: Callable[[ErrorCode, int], object],
     ) -> None:
         """Prepare the commits of a consumer.
@@ -125,7 +125,7 @@ class Commits:
                 ) from stale
 
     def _send(
-        self, group: str, wanted: Offsets, who: Committer, attempts: int | None
+        self, group: str, wanted: Offsets, who: CommitIdentity, attempts: int | None
     ) -> Flow[ApiError | None]:
         """Send a commit; return the error of a commit that must be retried with the member's newer epoch.
 

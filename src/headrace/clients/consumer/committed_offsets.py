@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from headrace.clients.consumer.commits import Commits
-from headrace.clients.consumer.positions import Positions
+from headrace.clients.consumer.positions import ConsumerPositions
 from headrace.clients.consumer.subscription import partition_of
 from headrace.clients.engine import Engine
 from headrace.clients.flows.effects import Flow
@@ -25,7 +25,7 @@ class CommittedOffsets:
         engine: Engine,
         group_id: str | None,
         commits: Commits,
-        positions: Positions,
+        positions: ConsumerPositions,
     ) -> None:
         self._engine = engine
         self._group_id = group_id

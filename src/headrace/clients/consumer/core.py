@@ -17,15 +17,15 @@ from headrace.clients.consumer.fetch_collector import FetchCollector
 from headrace.clients.consumer.fetcher import Fetcher
 from headrace.clients.consumer.group_membership import GroupMembership
 from headrace.clients.consumer.group_metadata import GroupMetadata
-from headrace.clients.consumer.member import Member
+from headrace.clients.consumer.member import ConsumerMember
 from headrace.clients.consumer.missing_topics import MissingTopics
 from headrace.clients.consumer.position_finder import PositionFinder
-from headrace.clients.consumer.positions import Positions
+from headrace.clients.consumer.positions import ConsumerPositions
 from headrace.clients.consumer.records import ConsumerRecord
 from headrace.clients.consumer.reports import Reports
 from headrace.clients.consumer.subscribed_topics import SubscribedTopics
 from headrace.clients.consumer.subscription import (
-    Subscription,
+    ConsumerSubscription,
     check_listener,
     partition_of,
     wanted_subscription,
@@ -34,7 +34,7 @@ from headrace.clients.consumer.topic_watch import TopicWatch
 from headrace.clients.engine import Engine
 from headrace.clients.flows import metadata
 from headrace.clients.flows.effects import Flow, Invoke, Wait
-from headrace.clients.flows.offsets import Committer, OffsetAndMetadata
+from headrace.clients.flows.offsets import CommitIdentity, OffsetAndMetadata
 from headrace.clients.flows.routing import ensure_partitions
 from headrace.errors import (
     ClosedError,
@@ -59,7 +59,7 @@ class ConsumerCore:
         stopped: Whether an administrator has stopped this member: it has left its group and does not join again.
     """
 
-    _stopped_as: Committer | None = None
+    _stopped_as: CommitIdentity | None = None
     """The identity of the member when an administrator stopped it; None if it was not stopped."""
 
     def __init__(
@@ -90,7 +90,7 @@ class ConsumerCore:
         self._assignors = list(assignors) if assignors is not None else None
         self.assigned: dict[TopicPartition, AssignedPartition] = {}
         reports = self._reports = Reports(engine, self.assigned, warn)
-        self._subscription = Subscription()
+        self._subscription = ConsumerSubscription()
         self._topics = SubscribedTopics(engine, config, self.assigned)
         group = GroupMembership(engine, config, self.assigned, self._topics, reports, new_id=new_id)
         self._group = group
@@ -100,7 +100,7 @@ class ConsumerCore:
         self._position_finder = PositionFinder(
             engine, config, self.assigned, isolation, reports, commits=commits
         )
-        self.positions = Positions(
+        self.positions = ConsumerPositions(
             engine,
             self.assigned,
             self._position_finder,
@@ -145,7 +145,7 @@ class ConsumerCore:
             self._reports.failed(error)
 
     @property
-    def _member(self) -> Member | None:
+    def _member(self) -> ConsumerMember | None:
         return self._group.member
 
     # What is read
@@ -204,7 +204,7 @@ class ConsumerCore:
         yield from ensure_partitions(self._engine.state, wanted)
         listed = {name: at for name, at in wanted.items() if at is not None and at < 0}
         found = yield from self.positions.listed(listed)
-        self._subscription = Subscription("partitions" if wanted else "none")
+        self._subscription = ConsumerSubscription("partitions" if wanted else "none")
         self._start_anew()
         self._topics.follow(self._subscription)
         for name in [name for name in self.assigned if name not in wanted]:
@@ -397,7 +397,7 @@ class ConsumerCore:
             raise ConfigError("the consumer has no group: Consumer(..., group=NAME)")
         # (1) An administrator stops the member. (2) Other members continue and commit. (3) A transaction of the stopped
         # member without an identity would be accepted, and set the group back.
-        who = self._stopped_as or self._group.fenced_identity() or Committer()
+        who = self._stopped_as or self._group.fenced_identity() or CommitIdentity()
         return GroupMetadata(
             self._config.group_id,
             who.generation_id,
@@ -455,7 +455,7 @@ class ConsumerCore:
         self.assigned.clear()
         self._collector.consumed.clear()
         self._reports.clear()
-        self._subscription = Subscription()
+        self._subscription = ConsumerSubscription()
         self._topics.follow(self._subscription)
 
     def _check_reading(self) -> None:

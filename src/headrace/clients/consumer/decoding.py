@@ -75,7 +75,7 @@ class Decoders:
             return
         missing = sorted(topic for topic in set(topics) if topic not in self._known)
         if missing:
-            self._background.start(self._ask(missing), self._told)
+            self._background.start(self._ask(missing), self._looked_up)
 
     def _forget_if_recreated(self, topic: str) -> None:
         topic_id = self._engine.state.metadata.topic_id(topic)
@@ -88,7 +88,7 @@ class Decoders:
         """Stop looking up serdes."""
         self._background.stop()
 
-    def _told(self, outcome: object) -> None:
+    def _looked_up(self, outcome: object) -> None:
         if isinstance(outcome, HeadraceError):
             self._reports.failed(outcome)
 

@@ -1,4 +1,4 @@
-"""The end of a subscription: the last commit, the listener's last call, and the farewell to the group."""
+"""The end of a subscription: the last commit, the last call of the listener, and leaving the group."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class Departure:
         stop_reading: Callable[[], object],
         call_back: Callable[[], Flow[None]],
     ) -> None:
-        """Prepare to end it.
+        """Prepare the end of a subscription.
 
         Args:
             engine: The consumer's engine.
             commits: The consumer's commits.
             group: The consumer's membership in its group.
-            reports: What logs warnings.
+            reports: Logs warnings.
             stop_reading: Forgets the partitions and the subscription.
             call_back: Returns a flow that runs the callbacks of asynchronous commits.
         """

@@ -8,17 +8,17 @@ from headrace.clients.assignors import Assignor, choose_assignors
 from headrace.clients.config import ConsumerConfig
 from headrace.clients.consumer.assigned_partition import AssignedPartition
 from headrace.clients.consumer.background import Background
-from headrace.clients.consumer.classic import ClassicMember
+from headrace.clients.consumer.classic import ClassicProtocolMember
 from headrace.clients.consumer.commits import Commits
-from headrace.clients.consumer.member import Arrival, Member
+from headrace.clients.consumer.kip848 import ConsumerProtocolMember
+from headrace.clients.consumer.member import ConsumerMember, NewAssignment
 from headrace.clients.consumer.rebalancing import Rebalancing
 from headrace.clients.consumer.reports import Reports
-from headrace.clients.consumer.server_side import ServerSideMember
 from headrace.clients.consumer.subscribed_topics import SubscribedTopics
 from headrace.clients.engine import Engine
-from headrace.clients.flows import consumer_group
+from headrace.clients.flows import kip848
 from headrace.clients.flows.effects import Flow
-from headrace.clients.flows.offsets import Committer
+from headrace.clients.flows.offsets import CommitIdentity
 from headrace.errors import ErrorCode
 from headrace.types import TopicPartition
 
@@ -42,7 +42,7 @@ class GroupMembership:
         self._topics = topics
         self._reports = reports
         self._new_id = new_id
-        self.member: Member | None = None
+        self.member: ConsumerMember | None = None
         self._rebalancing: Rebalancing | None = None
         self._commits: Commits | None = None
         self._assignors: Sequence[Assignor] | None = None
@@ -62,15 +62,15 @@ class GroupMembership:
         elif self._asking.running:
             pass  # `_become` uses the arguments when the response arrives
         elif self._config.group_protocol == "auto" and assignors is None:
-            flow = consumer_group.is_offered(self._engine.state)
-            self._asking.start(flow, lambda offered: self._become(server_side=offered is True))
+            flow = kip848.is_offered(self._engine.state)
+            self._asking.start(flow, lambda offered: self._become(kip848=offered is True))
         else:
-            self._become(server_side=self._config.group_protocol == "consumer")
+            self._become(kip848=self._config.group_protocol == "consumer")
 
-    def _become(self, *, server_side: bool) -> None:
-        self._topics.server_side = server_side
-        if server_side:
-            self.member = ServerSideMember(
+    def _become(self, *, kip848: bool) -> None:
+        self._topics.coordinator_assigns = kip848
+        if kip848:
+            self.member = ConsumerProtocolMember(
                 self._engine,
                 self._config,
                 self._topics,
@@ -80,7 +80,7 @@ class GroupMembership:
             )
         else:
             chosen = choose_assignors("range") if self._assignors is None else self._assignors
-            self.member = ClassicMember(
+            self.member = ClassicProtocolMember(
                 self._engine, self._config, chosen, self._topics, self._reports
             )
         assert self._commits is not None, "set by begin"
@@ -102,9 +102,9 @@ class GroupMembership:
         """Become a classic member, because the group has members of the classic protocol."""
         assert self.member is not None, "the member calls this"
         self.member.stop()
-        self._become(server_side=False)
+        self._become(kip848=False)
 
-    def _took(self, arrival: Arrival) -> None:
+    def _took(self, arrival: NewAssignment) -> None:
         self._topics.took(arrival.partition_counts)
 
     def end(self) -> Flow[None] | None:
@@ -139,13 +139,13 @@ class GroupMembership:
             return None
         return f"it is not a member of its group at present (why it joins: {self.member.reason})"
 
-    def identity(self) -> Committer | None:
+    def identity(self) -> CommitIdentity | None:
         """Return the identity for commits; None while the consumer is no member and must not commit."""
         if self.member is None:
-            return None if self._asking.running else Committer()
+            return None if self._asking.running else CommitIdentity()
         return self.member.identity() if self.member.generation >= 0 else None
 
-    def fenced_identity(self) -> Committer | None:
+    def fenced_identity(self) -> CommitIdentity | None:
         """Return the identity for transactions: that of the member, or its last one if it is no member any more.
 
         (1) A member is removed from the group. (2) Another member reads, commits and leaves. (3) The coordinator would
@@ -198,7 +198,7 @@ class GroupMembership:
             return True
         if member.lost or member.arrived or (member.rejoin and not member.joining):
             return False
-        if self._rebalancing is not None and self._rebalancing.untold is not None:
+        if self._rebalancing is not None and self._rebalancing.unreported is not None:
             return False
         if member.doubtful or member.stopping:
             return False

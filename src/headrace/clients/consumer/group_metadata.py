@@ -1,4 +1,4 @@
-"""The identity of a group member, which a program hands to a producer that commits its offsets in a transaction."""
+"""The identity of a group member, which a program passes to a producer that commits its offsets in a transaction."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class GroupMetadata:
-    """A consumer's place in its group, as a transaction needs it to commit offsets."""
+    """The identity of a consumer in its group, which a transaction needs to commit offsets."""
 
     group_id: str
     generation_id: int
     member_id: str
     group_instance_id: str | None
     joined: int = 0
-    """How often the consumer has joined its group, under the protocol `consumer`: an epoch may come back."""
+    """The number of times that the consumer has joined its group, in the protocol `consumer`. Epochs may recur."""
 
     def __await__(self) -> Generator[Any, Any, GroupMetadata]:
-        """Return itself: in `headrace.aio` every method may be awaited."""
+        """Return this object: in `headrace.aio` the result of every method may be awaited."""
         yield from ()
         return self

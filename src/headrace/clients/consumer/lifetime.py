@@ -14,7 +14,7 @@ from headrace.clients.drivers import AsyncDriver, Driver
 from headrace.clients.drivers.unclosed import at_exit, closing_tasks, warn_unclosed
 
 CLOSE_TIMEOUT_MS: Final = 10_000
-"""How long committing and leaving may take, in milliseconds, if the program does not say."""
+"""Milliseconds that `close` may take to commit and to leave the group, if the program passes no timeout."""
 
 
 class AsyncConsumerLifetime:

@@ -15,10 +15,10 @@ from headrace.clients.config import ConsumerConfig
 from headrace.clients.consumer.background import Background
 from headrace.clients.consumer.poll_watch import PollWatch
 from headrace.clients.consumer.reports import Reports
-from headrace.clients.consumer.session import Session
+from headrace.clients.consumer.session import MemberSession
 from headrace.clients.engine import Engine, Timer
 from headrace.clients.flows.effects import Flow
-from headrace.clients.flows.offsets import Committer
+from headrace.clients.flows.offsets import CommitIdentity
 from headrace.errors import ApiError, ErrorCode
 from headrace.types import TopicPartition
 
@@ -26,7 +26,7 @@ LEAVE_TIMEOUT_MS: Final = 3_000
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
+class NewAssignment:
     """An assignment that a member has received."""
 
     generation: int
@@ -36,7 +36,7 @@ class Arrival:
     """The number of partitions of each topic, for the leader of a classic group; None for other members."""
 
 
-class Member(ABC):
+class ConsumerMember(ABC):
     """One consumer as a member of its group."""
 
     def __init__(self, engine: Engine, config: ConsumerConfig, reports: Reports) -> None:
@@ -48,14 +48,14 @@ class Member(ABC):
         self.member_id = ""
         self.generation = -1
         """The generation, or member epoch, that the coordinator knows this member in; -1 while it is no member."""
-        self.former: Committer | None = None
+        self.former: CommitIdentity | None = None
         """The identity of the member before it was last removed from the group; None if it never was."""
         self.rejoin = False
         """Whether the next call of the program must prepare for another assignment, and call `join`."""
         self.lost: str | None = None
         """The reason why the member has lost its partitions; the next call of the program gives them up. None if it has
         not."""
-        self.arrived: Arrival | None = None
+        self.arrived: NewAssignment | None = None
         """The assignment that the next call of the program must take over; None if there is none."""
         self.stopping = False
         """Whether an administrator has asked this member to stop: the next call of the program commits and leaves."""
@@ -68,7 +68,7 @@ class Member(ABC):
         self._beat_timer: Timer | None = None
         self._asked_ms = 0
         """The time at which the last heartbeat was sent."""
-        self.session = Session(
+        self.session = MemberSession(
             engine,
             length_ms=lambda: self.session_ms,
             exists=lambda: self._has_session,
@@ -99,7 +99,7 @@ class Member(ABC):
         """Milliseconds without a heartbeat after which the coordinator removes the member."""
 
     @abstractmethod
-    def identity(self) -> Committer:
+    def identity(self) -> CommitIdentity:
         """Return the identity for commits."""
 
     @abstractmethod
@@ -107,7 +107,7 @@ class Member(ABC):
         """Request an assignment; partitions that must not be kept have been revoked."""
 
     @abstractmethod
-    def took(self, arrival: Arrival, *, gave_up: bool) -> None:
+    def took(self, arrival: NewAssignment, *, gave_up: bool) -> None:
         """Note that the arrived assignment was taken over; `gave_up` if partitions were revoked for it."""
 
     @abstractmethod

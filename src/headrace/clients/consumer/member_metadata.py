@@ -1,7 +1,7 @@
 """The metadata that members of a classic group exchange through the coordinator, which does not read it.
 
 A member may send anything: a subscription that cannot be parsed, that names a hundred thousand topics, or that claims
-each partition many times; a leader may assign topics that nobody subscribed to. Such a member must not stop the group,
+each partition many times; a leader may assign topics without subscribers. Such a member must not stop the group,
 nor exhaust the memory of other members.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from headrace.clients.assignors.base import ExistingPartitions, MemberSubscription
-from headrace.clients.flows import membership
+from headrace.clients.flows import classic_group
 from headrace.errors import ProtocolError
 from headrace.protocol.messages.join_group import JoinGroupResponse
 from headrace.types import TopicPartition
@@ -35,7 +35,7 @@ def read_topics(joined: JoinGroupResponse, warn: Warn) -> dict[str, frozenset[st
     names: dict[str, str] = {}
     for member in joined.members:
         try:
-            told = membership.read_subscription(member.metadata)
+            told = classic_group.read_subscription(member.metadata)
         except ProtocolError as error:
             warn(
                 f"member {member.member_id!r} gets no partitions: its subscription is not readable: {error}"
@@ -78,7 +78,7 @@ def read_members(
         if member.member_id not in topics:
             members[member.member_id] = MemberSubscription(frozenset())
             continue
-        told = membership.read_subscription(member.metadata)
+        told = classic_group.read_subscription(member.metadata)
         owned = (existing.of(topic.topic, topic.partitions) for topic in told.owned_partitions)
         members[member.member_id] = MemberSubscription(
             topics[member.member_id],

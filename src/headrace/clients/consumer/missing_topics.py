@@ -20,7 +20,7 @@ class WantedTopics(Protocol):
 
     @property
     def local_pattern(self) -> str | None:
-        """The pattern that the client applies; None where topics are named, or the coordinator applies it."""
+        """The pattern that the client applies. None if topics are named, or if the coordinator applies the pattern."""
 
     def relevant(self) -> frozenset[str]:
         """Return the topics of the subscription and of assigned partitions."""
@@ -35,10 +35,10 @@ class MissingTopics:
         topics: WantedTopics,
         warn: Callable[[str], object],
     ) -> None:
-        """Prepare to look.
+        """Prepare the warnings of a consumer.
 
         Args:
-            engine: What runs it.
+            engine: The consumer's engine.
             topics: The subscription of the consumer.
             warn: Logs a warning.
         """
@@ -47,24 +47,24 @@ class MissingTopics:
         self._warn = warn
         self._since_ms: int | None = None
         self._timer: Timer | None = None
-        self._told: dict[str, str] = {}
+        self._warned: dict[str, str] = {}
         """The warnings that were logged, by the name of what is missing."""
         self._asking = Background(engine)
 
     @property
     def text(self) -> str | None:
         """The warnings about topics that are still missing, joined; None if there are none."""
-        return "; ".join(self._told.values()) or None
+        return "; ".join(self._warned.values()) or None
 
     def look(self) -> None:
         """Compare the subscription with fresh metadata."""
         missing, wanted = self._missing(), self._wanted()
-        for name in self._told.keys() - missing:
-            del self._told[name]
+        for name in self._warned.keys() - missing:
+            del self._warned[name]
             if name in wanted:  # the program may have subscribed to other topics
-                self._warn(f"{name} is there now, and is read")
-        if missing <= self._told.keys():
-            self._wait_no_more()
+                self._warn(f"{name} exists now, and the consumer reads it")
+        if missing <= self._warned.keys():
+            self._stop_waiting()
         elif self._since_ms is None:
             self._since_ms = self._engine.now_ms
             self._timer = self._engine.at(self._since_ms + PATIENCE_MS, self._look_for_names)
@@ -72,10 +72,10 @@ class MissingTopics:
     def stop(self) -> None:
         """Stop looking, and forget all warnings."""
         self._asking.stop()
-        self._told.clear()
-        self._wait_no_more()
+        self._warned.clear()
+        self._stop_waiting()
 
-    def _wait_no_more(self) -> None:
+    def _stop_waiting(self) -> None:
         self._since_ms = None
         if self._timer is not None:
             self._timer.cancel()
@@ -106,10 +106,10 @@ class MissingTopics:
     def _report(self) -> None:
         self._since_ms = None
         wanted = {_of_name(name): name for name in self._topics.relevant()}
-        for what in sorted(self._missing() - self._told.keys()):
+        for what in sorted(self._missing() - self._warned.keys()):
             question = metadata.did_you_mean(self._engine.state, wanted.get(what, ""))
-            text = f"there is no {what}; it is waited for{question}"
-            self._told[what] = text
+            text = f"there is no {what}; the consumer waits for it{question}"
+            self._warned[what] = text
             self._warn(text)
         self._engine.notify()
 

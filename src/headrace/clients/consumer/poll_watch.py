@@ -21,7 +21,7 @@ class PollWatch:
         """Prepare to watch.
 
         Args:
-            engine: What runs it.
+            engine: The consumer's engine.
             limit_ms: Milliseconds that may pass between two polls.
             is_member: Returns whether the consumer is a member or joins.
             on_late: Called when the program has not polled for `limit_ms`.

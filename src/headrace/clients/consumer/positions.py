@@ -15,7 +15,7 @@ from headrace.errors import ConfigError, NotAssignedError, TransportError
 from headrace.types import TopicPartition
 
 
-class Positions:
+class ConsumerPositions:
     """The positions of one consumer, and offsets of any partition."""
 
     def __init__(

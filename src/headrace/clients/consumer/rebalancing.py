@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 from headrace.clients.consumer.assigned_partition import AssignedPartition
 from headrace.clients.consumer.background import Background
 from headrace.clients.consumer.commits import Commits
-from headrace.clients.consumer.member import Arrival, Member
+from headrace.clients.consumer.member import ConsumerMember, NewAssignment
 from headrace.clients.engine import Engine
 from headrace.clients.flows.effects import Flow, Invoke
 from headrace.errors import HeadraceError
@@ -47,12 +47,12 @@ class Rebalancing:
     def __init__(
         self,
         engine: Engine,
-        member: Member,
+        member: ConsumerMember,
         commits: Commits,
         assigned: dict[TopicPartition, AssignedPartition],
         *,
         wanted: Callable[[], frozenset[str] | None],
-        took: Callable[[Arrival], object],
+        took: Callable[[NewAssignment], object],
         warn: Callable[[str], object],
         listener: object | None,
     ) -> None:
@@ -65,9 +65,9 @@ class Rebalancing:
         self._warn = warn
         self._last_commit = Background(engine)
         self.listener = listener
-        self._told: frozenset[TopicPartition] = frozenset()
+        self._notified: frozenset[TopicPartition] = frozenset()
         """The partitions with which the listener is being called; an `unsubscribe` inside it does not repeat them."""
-        self.untold: list[TopicPartition] | None = None
+        self.unreported: list[TopicPartition] | None = None
         """Assigned partitions for which `on_assigned` has not returned yet; None if there are none."""
 
     def keep(self) -> Flow[None]:
@@ -76,7 +76,7 @@ class Rebalancing:
         while True:
             if member.lost is not None:
                 yield from self._give_up_lost()
-            elif self.untold is not None:
+            elif self.unreported is not None:
                 error = yield from self._announce()
                 if error is not None:
                     raise error
@@ -95,11 +95,11 @@ class Rebalancing:
 
     def give_up_all(self) -> Flow[None]:
         """Call the listener for all partitions before the consumer leaves."""
-        names = sorted(name for name in self._assigned if name not in self._told)
+        names = sorted(name for name in self._assigned if name not in self._notified)
         if not names:
             return
         hook = "on_revoked" if self._member.lost is None else "on_lost"
-        error = yield from self._tell(hook, names)
+        error = yield from self._call_listener(hook, names)
         self._drop(names)
         if error is not None:
             raise error
@@ -121,7 +121,7 @@ class Rebalancing:
 
     def _give_up_lost(self) -> Flow[None]:
         names = sorted(self._assigned)
-        error = (yield from self._tell("on_lost", names)) if names else None
+        error = (yield from self._call_listener("on_lost", names)) if names else None
         self._drop(names)
         self._member.lost = None
         if error is not None:
@@ -138,12 +138,12 @@ class Rebalancing:
         yield from self.commit_finished(names)
         if self._member.lost is not None:
             return  # the commit found out that the partitions are lost
-        error = yield from self._tell("on_revoked", names)
+        error = yield from self._call_listener("on_revoked", names)
         self._drop(names)
         if error is not None:
             raise error
 
-    def _take(self, arrival: Arrival) -> Flow[None]:
+    def _take(self, arrival: NewAssignment) -> Flow[None]:
         given = set(arrival.partitions)
         revoked = sorted(name for name in self._assigned if name not in given)
         added = sorted(name for name in given if name not in self._assigned)
@@ -152,7 +152,7 @@ class Rebalancing:
             yield from self.commit_finished(revoked)
             if self._member.arrived is not arrival:
                 return  # lost meanwhile
-            error = yield from self._tell("on_revoked", revoked)
+            error = yield from self._call_listener("on_revoked", revoked)
             self._drop(revoked)
         if self._member.arrived is not arrival:
             return
@@ -162,7 +162,7 @@ class Rebalancing:
         self._assigned.update((name, AssignedPartition(name)) for name in added)
         self._member.took(arrival, gave_up=bool(revoked))
         self._took(arrival)
-        self.untold = added
+        self.unreported = added
         later = yield from self._announce()
         error = error or later
         if error is not None:
@@ -170,27 +170,27 @@ class Rebalancing:
 
     def _announce(self) -> Flow[Exception | None]:
         # (1) The listener looks up an offset elsewhere. (2) The poll is cancelled. The next poll calls it again.
-        names = [name for name in self.untold or () if name in self._assigned]
-        error = yield from self._tell("on_assigned", names)
-        self.untold = None
+        names = [name for name in self.unreported or () if name in self._assigned]
+        error = yield from self._call_listener("on_assigned", names)
+        self.unreported = None
         return error
 
     def _drop(self, names: Iterable[TopicPartition]) -> None:
         for name in names:
             self._assigned.pop(name, None)
 
-    def _tell(self, hook: str, names: list[TopicPartition]) -> Flow[Exception | None]:
+    def _call_listener(self, hook: str, names: list[TopicPartition]) -> Flow[Exception | None]:
         """Call the listener, and return its exception, which is raised after this step of the rebalance."""
         method = getattr(self.listener, hook, None)
         if method is None:
             return None
-        before = self._told
+        before = self._notified
         if hook != "on_assigned":
-            self._told = before.union(names)
+            self._notified = before.union(names)
         try:
             yield Invoke(method, (names,))
         except Exception as error:  # noqa: BLE001 - raised by the caller
             return error
         finally:
-            self._told = before
+            self._notified = before
         return None

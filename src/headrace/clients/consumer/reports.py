@@ -40,7 +40,7 @@ class Reports:
         return sorted(self._assigned)
 
     def failed(self, error: HeadraceError) -> None:
-        """Have the next poll raise an error."""
+        """Make the next poll raise an error."""
         if isinstance(error, ApiError) and error.code == ErrorCode.FENCED_INSTANCE_ID:
             self._fatal = error
         elif not self._failures:

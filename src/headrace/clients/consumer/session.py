@@ -12,7 +12,7 @@ MARGIN_SHARE: Final = 10
 percent while they follow the wall clock (`headrace.clock`), and handlers need a moment to end."""
 
 
-class Session:
+class MemberSession:
     """The session of one member. Each acknowledged request renews it."""
 
     def __init__(

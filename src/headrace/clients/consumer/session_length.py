@@ -24,7 +24,7 @@ class SessionLength:
     def __init__(
         self, engine: Engine, config: ConsumerConfig, on_change: Callable[[], object]
     ) -> None:
-        """Prepare to look.
+        """Prepare the look-up.
 
         Args:
             engine: The consumer's engine.

@@ -1,4 +1,4 @@
-"""The parts that the arguments of a consumer make."""
+"""The configuration and the core of a consumer from the arguments of its constructor."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _log: Final = logging.getLogger("headrace.clients.consumer")
 def consumer_config(
     target: object, properties: Mapping[str, Any], *, client_id: str, **named: Any
 ) -> ConsumerConfig:
-    """Return the configuration; named arguments that are None count as not given.
+    """Return the configuration. Named arguments that are None count as not given.
 
     Raises:
         ConfigError: A property is unknown, malformed or contradicts another.
@@ -37,8 +37,8 @@ def consumer_core(
     serde: object,
     key_serde: object,
 ) -> ConsumerCore:
-    """Return the core of a consumer that warns by the program's log."""
-    # A wrong name is an error where it is written, not where the group is joined.
+    """Return the core of a consumer that logs warnings with the program's logging."""
+    # An unknown assignor is an error of the constructor, not of the later join.
     if assignor is not None:
         given_too = {"partition_assignment_strategy"}
         protocol = settle_group_protocol(config.group_protocol, given_too)

@@ -7,12 +7,16 @@ from typing import Final
 
 from headrace.clients.config import ConsumerConfig
 from headrace.clients.consumer.assigned_partition import AssignedPartition
-from headrace.clients.consumer.subscription import Subscription, pattern_of, regex_for_broker
+from headrace.clients.consumer.subscription import (
+    ConsumerSubscription,
+    pattern_of,
+    regex_for_broker,
+)
 from headrace.clients.engine import Engine
 from headrace.clients.flows import metadata
 from headrace.clients.flows.attachments import group_attachments
-from headrace.clients.flows.consumer_group import Wanted
 from headrace.clients.flows.effects import Flow
+from headrace.clients.flows.kip848 import MemberTopics
 from headrace.errors import ApiError, ErrorCode
 from headrace.types import TopicPartition
 
@@ -43,23 +47,23 @@ class SubscribedTopics:
         self._engine = engine
         self._config = config
         self._assigned = assigned
-        self._subscription = Subscription()
+        self._subscription = ConsumerSubscription()
         self.assignor: str | None = None
         """The assignor that an administrator has chosen for the group; None if there is none."""
-        self._told: tuple[frozenset[str], str | None] | None = None
+        self._sent: tuple[frozenset[str], str | None] | None = None
         """The topics and the assignor that were sent to the group; None before that."""
         self._divided: Mapping[str, int] | None = None
         """The number of partitions of each topic when this member last assigned them; None if it is not the leader."""
         self._group_topics: frozenset[str] = frozenset()
-        self.server_side = False
+        self.coordinator_assigns = False
         """Whether the coordinator assigns the partitions. Then it can apply patterns, too."""
         self._refused: str | None = None
         """The regular expression that the coordinator has refused; None if it has refused none."""
 
-    def follow(self, subscription: Subscription) -> None:
+    def follow(self, subscription: ConsumerSubscription) -> None:
         """Follow another subscription from now on."""
         self._subscription = subscription
-        self._told = None
+        self._sent = None
         self._divided = None
         self._group_topics = frozenset()
 
@@ -67,7 +71,7 @@ class SubscribedTopics:
     def regex(self) -> str | None:
         """The regular expression that the coordinator applies; None if it applies none."""
         subscription = self._subscription
-        if not self.server_side or subscription.kind != "pattern" or subscription.exclude:
+        if not self.coordinator_assigns or subscription.kind != "pattern" or subscription.exclude:
             return None
         assert subscription.pattern is not None, "so it is of this kind"
         regex = regex_for_broker(subscription.pattern)
@@ -149,17 +153,17 @@ class SubscribedTopics:
         if self._match_all:
             yield from metadata.refresh(self._engine.state, None)
             self._match()
-        self._told = self._subscription.topics, self.assignor
+        self._sent = self._subscription.topics, self.assignor
         return self._subscription.topics
 
-    def wanted(self) -> Flow[Wanted]:
+    def wanted(self) -> Flow[MemberTopics]:
         """Look up the subscription for a coordinator that assigns the partitions."""
         regex = self.regex
         if regex is not None:
-            self._told = None
-            return Wanted(frozenset(), regex)
+            self._sent = None
+            return MemberTopics(frozenset(), regex)
         topics = yield from self.subscribed()
-        return Wanted(topics)
+        return MemberTopics(topics)
 
     def match_here(self) -> None:
         """Apply the pattern here from now on, because the coordinator has refused it."""
@@ -199,7 +203,7 @@ class SubscribedTopics:
         """Return the reason for which fresh metadata requires a rebalance; None if it does not."""
         if self._match_all:
             self._match()
-        if self._told not in {None, (self._subscription.topics, self.assignor)}:
+        if self._sent not in {None, (self._subscription.topics, self.assignor)}:
             return "the topics subscribed to changed, or the assignor of the group"
         if self._divided is not None and self._count(self._group_topics) != self._divided:
             return "the topics of the group have other partitions"

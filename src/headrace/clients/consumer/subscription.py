@@ -25,7 +25,7 @@ _DESCRIPTIONS: dict[Kind, str] = {
 
 
 @dataclass(slots=True)
-class Subscription:
+class ConsumerSubscription:
     """A subscription, and the topics that match it now."""
 
     kind: Kind = "none"
@@ -92,7 +92,7 @@ def wanted_topics(names: object) -> frozenset[str]:
     for name in sorted(topics):
         if LEGAL_NAME.fullmatch(name) is None:
             raise InvalidTopicError(
-                f"no topic can be called {name!r}: names are up to 249 ASCII letters, digits, '.', '_' and '-'; to "
+                f"{name!r} is not a valid topic name: use up to 249 ASCII letters, digits, '.', '_' and '-'; to "
                 "subscribe to all that match something, use pattern="
             )
     return topics
@@ -151,7 +151,7 @@ def wanted_subscription(
     topics: object,
     pattern: str | re.Pattern[str] | None,
     exclude: str | re.Pattern[str] | Collection[str],
-) -> Subscription:
+) -> ConsumerSubscription:
     """Return the subscription that the arguments of `subscribe` describe.
 
     Raises:
@@ -162,10 +162,10 @@ def wanted_subscription(
         raise ConfigError("subscribe takes topics or a pattern, not both")
     excluded = exclusion_of(exclude)
     if topics is not None:
-        return Subscription("topics", wanted_topics(topics))
+        return ConsumerSubscription("topics", wanted_topics(topics))
     if pattern is not None:
-        return Subscription("pattern", pattern=pattern_of(pattern), exclude=excluded)
-    return Subscription("group", exclude=excluded)
+        return ConsumerSubscription("pattern", pattern=pattern_of(pattern), exclude=excluded)
+    return ConsumerSubscription("group", exclude=excluded)
 
 
 _COMMON: Final = re.compile(

@@ -1,4 +1,4 @@
-"""Drivers run the engine of a client: over TCP or with a broker in this process, blocking or with asyncio."""
+"""Drivers run the engine of a blocking or asyncio client: over TCP, or with a broker in this process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from headrace.clients.config import ClientConfig
-from headrace.clients.drivers.local import LocalBroker, LocalDriver, port_of
+from headrace.clients.drivers.local_blocking import LocalBlockingDriver
+from headrace.clients.drivers.local_target import LocalBroker, port_of
 from headrace.clients.engine import Engine
 from headrace.clients.flows.effects import ClientState, Flow
 
@@ -45,19 +46,19 @@ class Driver(Protocol):
         """The number of connections that have ended so far."""
 
     def run(self, flow: Flow[T], timeout_ms: int | None = None) -> T:
-        """Run a flow to its end and return its result. The program's code in an `Invoke` may call it, too."""
+        """Run a flow to its end and return its result. The program's function in an `Invoke` may call this method."""
 
     def enter(self) -> AbstractContextManager[Engine]:
-        """Return a context in which the engine may be used at once: `with driver.enter() as engine`."""
+        """Return a context in which the caller may use the engine: `with driver.enter() as engine`."""
 
     def start_background(self) -> None:
-        """Also do what is due while the program is not inside a call."""
+        """Start to do what is due also while the program is not inside a call."""
 
     def connect(self) -> None:
         """Check that some broker answers; try each address once."""
 
     def close(self) -> None:
-        """Close all connections; running calls fail."""
+        """Close all connections. Running calls fail."""
 
 
 class AsyncDriver(Protocol):
@@ -89,19 +90,19 @@ class AsyncDriver(Protocol):
         """The number of connections that have ended so far."""
 
     async def run(self, flow: Flow[T], timeout_ms: int | None = None) -> T:
-        """Run a flow to its end and return its result. The program's code in an `Invoke` may call it, too."""
+        """Run a flow to its end and return its result. The program's function in an `Invoke` may call this method."""
 
     def enter(self) -> AbstractContextManager[Engine]:
-        """Return a context in which the engine may be used at once: `with driver.enter() as engine`."""
+        """Return a context in which the caller may use the engine: `with driver.enter() as engine`."""
 
     def start_background(self) -> None:
-        """Also do what is due while the program is not inside a call."""
+        """Start to do what is due also while the program is not inside a call."""
 
     async def connect(self) -> None:
         """Check that some broker answers; try each address once."""
 
     async def close(self) -> None:
-        """Close all connections; running calls fail."""
+        """Close all connections. Running calls fail."""
 
 
 def open_blocking_driver(target: Target, config: ClientConfig) -> Driver:
@@ -112,21 +113,20 @@ def open_blocking_driver(target: Target, config: ClientConfig) -> Driver:
         config: The client's configuration.
     """
     if isinstance(target, str):
-        # A program with a broker in its process needs no sockets.
-        from headrace.clients.drivers.blocking import BlockingDriver  # noqa: PLC0415 - an embedded one needs no sockets
+        from headrace.clients.drivers.tcp_blocking import TcpBlockingDriver  # noqa: PLC0415 - only for TCP
 
-        return BlockingDriver(client_state(config), config)
-    return LocalDriver(port_of(target), config, client_state(config))
+        return TcpBlockingDriver(client_state(config), config)
+    return LocalBlockingDriver(port_of(target), config, client_state(config))
 
 
 def open_aio_driver(target: Target, config: ClientConfig) -> AsyncDriver:
     """Return the driver of an asyncio client on the running event loop; see `open_blocking_driver`."""
-    # Importing asyncio takes longer than all of a blocking client.
-    from headrace.clients.drivers.aio import AioDriver  # noqa: PLC0415 - slow to import
+    # Importing asyncio takes longer than importing the whole blocking client.
     from headrace.clients.drivers.local_aio import LocalAioDriver  # noqa: PLC0415 - slow to import
+    from headrace.clients.drivers.tcp_aio import TcpAioDriver  # noqa: PLC0415 - slow to import
 
     if isinstance(target, str):
-        return AioDriver(client_state(config), config)
+        return TcpAioDriver(client_state(config), config)
     return LocalAioDriver(port_of(target), config, client_state(config))
 
 
@@ -134,7 +134,7 @@ def open_aio_driver(target: Target, config: ClientConfig) -> AsyncDriver:
 def closed_on_error(driver: Driver | AsyncDriver) -> Iterator[None]:
     """Close a blocking driver if the rest of its client's constructor fails.
 
-    An asyncio driver has opened nothing at that moment.
+    An asyncio driver has not opened anything at that moment.
     """
     with ExitStack() as undo:
         if not hasattr(driver, "loop"):

@@ -1,4 +1,4 @@
-"""The credentials of a client: a fresh exchange for each login, with its nonce or its token."""
+"""The credentials of a client: a new SASL exchange for each login, with a new nonce or the current token."""
 
 from __future__ import annotations
 
@@ -18,30 +18,33 @@ from headrace.security.scram import ScramClient, ScramMechanism
 
 NONCE_BYTES: Final = 24
 TOKEN_SHARE: Final = 0.8
-"""The part of its lifetime for which a token is used again, as in librdkafka and in the Java client."""
+"""The part of its lifetime for which a token is reused, as in librdkafka and in the Java client."""
 
 
 class Credentials:
-    """Makes the client's side of exchanges."""
+    """Creates the client's side of SASL exchanges."""
 
     def __init__(self, config: ClientConfig) -> None:
         self._config = config
         self._token: tuple[Any, ...] = ()
-        """The last result of the program's function."""
+        """The last result of the program's function: the token, and for `oauth_cb` the expiry and more."""
         self._token_until_s = 0.0
+        """The time in seconds since 1970 until which the token is reused. 0 is not at all."""
 
     @property
     def program_is_asked(self) -> bool:
-        """Whether `answer` has to be got from a function of the program's, which may take its time."""
+        """Whether the next login needs a new token from the program's function, which may block."""
         fresh = self._token and time.time() < self._token_until_s
         return self._config.sasl_mechanism == OAUTHBEARER and not fresh
 
     def ask_program(self) -> Any:
-        """Return what the program's function returns: a token, or what to wait for."""
+        """Return the result of the program's function: a token, or an awaitable of one."""
         config = self._config
         if config.oauth_cb is not None:
             return config.oauth_cb(config.sasl_oauthbearer_config)
-        assert config.sasl_oauthbearer_token is not None, "checked with the configuration"
+        assert config.sasl_oauthbearer_token is not None, (
+            "check_security has checked that one of the functions is set"
+        )
         return config.sasl_oauthbearer_token()
 
     @property
@@ -52,27 +55,27 @@ class Credentials:
         )
 
     def keep(self, answer: Any) -> None:
-        """Take what the program's function returned.
+        """Store the result of the program's function.
 
         Raises:
-            AuthenticationError: It is not of the right form.
+            AuthenticationError: The result has the wrong form, or the token has expired.
         """
         if self._config.oauth_cb is None:
             if not isinstance(answer, str):
                 kind = type(answer).__name__
-                raise AuthenticationError(f"the function for tokens has to return text, not {kind}")
+                raise AuthenticationError(f"sasl_oauthbearer_token must return text, not {kind}")
             self._token = (answer,)
             self._token_until_s = 0.0
             return
         if not isinstance(answer, tuple | list) or len(answer) not in {2, 3, 4}:
             raise AuthenticationError(
-                "oauth_cb has to return (token, expiry in seconds since 1970[, principal[, extensions]])"
+                "oauth_cb must return (token, expiry in seconds since 1970[, principal[, extensions]])"
             )
         now_s = time.time()
         try:
             lifetime_s = float(answer[1]) - now_s
         except (TypeError, ValueError):
-            raise AuthenticationError("oauth_cb returned an expiry that is no number") from None
+            raise AuthenticationError("oauth_cb returned an expiry that is not a number") from None
         if lifetime_s <= 0:
             raise AuthenticationError("oauth_cb returned a token that has expired already")
         self._token = tuple(answer)
@@ -82,7 +85,7 @@ class Credentials:
         """Return the client's side of a new exchange.
 
         Raises:
-            AuthenticationError: What is configured cannot be said in the mechanism.
+            AuthenticationError: The mechanism cannot express the configured user name, password or token.
         """
         config = self._config
         mechanism, username, password = (
@@ -106,10 +109,10 @@ class Credentials:
 
 
 def no_token(error: BaseException) -> AuthenticationError:
-    """Return the error of a program's function that did not return a token."""
+    """Return the error for an exception of the program's function for tokens."""
     if isinstance(error, AuthenticationError):
         return error
-    # Without the cause's own text there would be nothing to go by; it is the program's, and so is what it says.
+    # The text of the cause comes from the program's own function, so it may be shown to the program.
     failure = AuthenticationError(
         f"the function for tokens failed: {type(error).__name__}: {error}"
     )

@@ -1,12 +1,13 @@
-"""Signals that arrive while the main thread is at work inside a blocking client.
+"""Signals that arrive while the main thread runs code of a blocking client.
 
-Python runs the handler of a signal in the main thread, between any two steps of whatever that does, and the handler may
-raise: KeyboardInterrupt, SystemExit, the time-out of a test. In the middle of a client's work this would leave half of
-a change behind. So while the main thread is in a call of a blocking client, the handlers that the program has are
-wrapped: a signal that comes while the main thread holds a client's lock is kept, and its handler runs as soon as the
-lock is free. A wait for bytes ends at once for it. The program's own code that a client calls is interrupted as usual.
+Python runs a signal handler in the main thread, between any two bytecode instructions. The handler may raise an
+exception: KeyboardInterrupt, SystemExit, the timeout of a test. An exception in the middle of a client's work would
+leave half of a change behind. Therefore the program's handlers are wrapped while the main thread is inside a call of a
+blocking client. A signal that arrives while the main thread holds a client's lock becomes pending, and its handler runs
+as soon as the thread has released the lock. A wait for bytes ends at once. Code of the program that a client calls is
+interrupted as usual.
 
-The handlers are unwrapped when a call that waits has ended, because asyncio looks whether SIGINT has Python's own.
+The handlers are unwrapped at the end of a call that waits, because asyncio checks whether SIGINT has Python's handler.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ SIGNALS: Final = [
     if hasattr(signal, name)
 ]
 SIGNALS_WAIT_S: Final = 0.1
-"""How late a signal may be noticed by a main thread that waits for another thread."""
+"""The longest delay in seconds before a main thread that waits for another thread handles a signal."""
 _MARK: Final = "_headrace_of_a_signal"
 
-# The functions in C: the ones around them make members of enumerations, which takes twenty times as long.
+# The functions in C. Their wrappers in `signal` convert to enumerations, which takes twenty times as long.
 _get_handler: Final[Callable[[int], Any]] = getattr(
     signal.getsignal, "__wrapped__", signal.getsignal
 )
@@ -45,19 +46,19 @@ _set_handler: Final[Callable[[int, Any], Any]] = getattr(
 )
 
 
-def nobody() -> None:
-    """Wake nobody: the main thread is not waiting."""
+def do_nothing() -> None:
+    """Do nothing: the main thread does not wait, so it need not be woken."""
 
 
 class _Wrapped:
-    """Stands for a handler of the program."""
+    """The wrapper of a signal handler of the program."""
 
     def __init__(self, owner: Interrupts, handler: Handler) -> None:
         self.handler = handler
         self._owner = owner
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        """Run the handler, or keep the signal until the main thread is out of the client."""
+        """Run the handler, or make the signal pending until the main thread has left the client."""
         if self._owner.inside:
             self._owner.pending.append((self.handler, number))
             self._owner.wake()
@@ -66,7 +67,7 @@ class _Wrapped:
 
 
 def run_handler(handler: Handler, number: int, frame: FrameType | None) -> None:
-    """Run a handler; what it raises can be told from what the program's callbacks raise."""
+    """Run a handler, and mark its exception, so that it differs from exceptions of the program's callbacks."""
     try:
         handler(number, frame)
     except BaseException as error:
@@ -76,63 +77,64 @@ def run_handler(handler: Handler, number: int, frame: FrameType | None) -> None:
 
 
 def of_a_signal(error: BaseException) -> bool:
-    """Whether a signal's handler raised it, so that it is the program's and no callback's."""
+    """Return whether a signal handler raised this exception. Then the program gets it; otherwise a callback failed."""
     return getattr(error, _MARK, False)
 
 
 class Interrupts:
-    """What is known of signals in this process; there is one, `interrupts`."""
+    """The state of signal handling in this process. The only instance is `interrupts`."""
 
     def __init__(self) -> None:
         self.pending: deque[tuple[Handler, int]] = deque()
-        """Handlers that are to run when the main thread is out of the client, with their signals."""
+        """The pending signals with their handlers, which run when the main thread has left the client."""
         self.on = False
         """Whether the program's handlers are wrapped."""
         self.main = threading.main_thread().ident
+        """The ident of the main thread."""
         self.resting: Callable[[], object] | None = None
-        """Set while the main thread is inside a client without its lock: how it is woken."""
+        """The function that wakes the main thread while it is inside a client without the lock; otherwise None."""
         self._locks: weakref.WeakSet[Any] = weakref.WeakSet()
         self._replaced: dict[int, _Wrapped] = {}
         self._depth = 0
-        """Calls of clients that the main thread is in, one from within the other."""
+        """The number of nested calls of clients that the main thread is inside."""
         disown_in_children(self)
 
     def guard(self, lock: Any) -> None:
-        """Keep signals from the main thread while it holds this lock, a `threading.RLock`."""
+        """Defer signals while the main thread holds this lock, a `threading.RLock`."""
         self._locks.add(lock)
 
     @property
     def is_main(self) -> bool:
-        """Whether this is the main thread."""
+        """Whether the current thread is the main thread."""
         return threading.get_ident() == self.main
 
     @property
     def inside(self) -> bool:
-        """Whether the main thread, which asks, is at work inside a client."""
+        """Whether the main thread runs code of a client. Only the main thread may read this."""
         return self.resting is not None or any(
-            lock._is_owned()  # noqa: SLF001 - there is no other way to ask
+            lock._is_owned()  # noqa: SLF001 - there is no public method for this
             for lock in list(self._locks)
         )
 
     def wake(self) -> None:
-        """Have the main thread end a wait, from a handler."""
+        """End a wait of the main thread. Signal handlers call this."""
         if self.resting is not None:
             self.resting()
 
     # Around calls
 
     def begin_call(self) -> bool:
-        """Wrap the handlers, if this is the main thread; tell whether `end_call` has to follow."""
+        """Wrap the handlers if this is the main thread. Return whether `end_call` must follow."""
         if threading.get_ident() != self.main:
             return False
         self.wrap()
-        self._depth += 1  # nothing can be interrupted between this and the caller's assignment
+        self._depth += 1  # no signal handler can run between this line and the caller's assignment
         return True
 
     def end_call(self) -> None:
         """Unwrap the handlers at the end of the outermost call; run those that are pending.
 
-        The caller has set `resting` to `nobody`.
+        The caller has set `resting` to `do_nothing`.
         """
         self._depth -= 1
         try:
@@ -144,13 +146,13 @@ class Interrupts:
             self.deliver()
 
     def wrap(self) -> None:
-        """Wrap the handlers; in the main thread."""
+        """Wrap the program's handlers. Only the main thread may call this."""
         for number in SIGNALS:
             handler = _get_handler(number)
             if callable(handler) and not isinstance(handler, _Wrapped):
                 self._replaced[number] = wrapped = _Wrapped(self, handler)
                 _set_handler(number, wrapped)
-        self.on = True  # not before, for a signal may end this anywhere
+        self.on = True  # last, because an exception of a handler may end this function anywhere
 
     def _unwrap(self) -> None:
         self._depth = 0
@@ -168,18 +170,18 @@ class Interrupts:
             raise interruption
 
     def deliver(self) -> None:
-        """Run the handlers that are pending, if this is the main thread and it is out of the clients."""
+        """Run the handlers of pending signals if this is the main thread and it is not inside a client."""
         while self.pending and threading.get_ident() == self.main and not self.inside:
             handler, number = self.pending.popleft()
             run_handler(handler, number, None)
 
-    # Inside a call, without the lock
+    # Inside a call, while the lock is released
 
     def rest(self, wake: Callable[[], object]) -> bool:
-        """From now on keep signals though the lock is let go, if this is the main thread; tell whether it is.
+        """Defer signals also after the lock is released, if this is the main thread. Return whether it is.
 
         Args:
-            wake: Ends the wait that follows.
+            wake: A function that ends the wait that follows.
         """
         if threading.get_ident() != self.main:
             return False
@@ -189,8 +191,8 @@ class Interrupts:
     def call_outside(
         self, lock: Any, function: Callable[..., Any], arguments: tuple[Any, ...] = ()
     ) -> Any:
-        """Run the program's own code with the lock free: signals interrupt that code as usual, and nothing else."""
-        main = self.rest(nobody)
+        """Run a function of the program without the lock. Signals interrupt only this function, as usual."""
+        main = self.rest(do_nothing)
         lock.release()
         try:
             if main:
@@ -199,7 +201,7 @@ class Interrupts:
             return function(*arguments)
         finally:
             if main:
-                self.resting = nobody
+                self.resting = do_nothing
             lock.acquire()
             if main:
                 self.resting = None
@@ -207,13 +209,13 @@ class Interrupts:
     def call_back(
         self, due: deque[Callable[[], object]], report: Callable[[BaseException], object]
     ) -> None:
-        """Run callbacks of the program until none is due; signals interrupt them as usual, and lose none of them.
+        """Run callbacks of the program until none is due. Signals interrupt them as usual, and no callback is lost.
 
         Args:
             due: The callbacks.
-            report: Told what a callback raises. What the handler of a signal raises goes to the program.
+            report: Called with the exception of a callback. The exception of a signal handler is raised instead.
         """
-        main = self.rest(nobody)
+        main = self.rest(do_nothing)
         try:
             while due:
                 callback = due.popleft()
@@ -223,12 +225,12 @@ class Interrupts:
                     callback()
                 except BaseException as error:
                     if main:
-                        self.resting = nobody
+                        self.resting = do_nothing
                         if of_a_signal(error):
                             raise
                     report(error)
                 if main:
-                    self.resting = nobody
+                    self.resting = do_nothing
         finally:
             if main:
                 self.resting = None
@@ -236,7 +238,7 @@ class Interrupts:
             self.deliver()
 
     def disown(self) -> None:
-        """Begin anew in a forked child, whose main thread is the one that forked."""
+        """Reset the state in a forked child. Its main thread is the thread that has forked."""
         self.pending.clear()
         self.main = threading.get_ident()
         self.resting = None
@@ -249,7 +251,7 @@ interrupts: Final = Interrupts()
 
 
 def uninterrupted(function: Callable[P, T]) -> Callable[P, T]:
-    """Have signals kept from the main thread while it is in a function and has a client's lock."""
+    """Defer signals while the main thread is inside the function and holds a client's lock."""
 
     @functools.wraps(function)
     def call(*arguments: P.args, **named: P.kwargs) -> T:
@@ -259,17 +261,19 @@ def uninterrupted(function: Callable[P, T]) -> Callable[P, T]:
             return function(*arguments, **named)
         finally:
             if main:
-                interrupts.resting = nobody  # or a signal might come before `end_call` has begun
+                interrupts.resting = (
+                    do_nothing  # otherwise a handler could run before `end_call` has begun
+                )
                 interrupts.end_call()
 
     return call
 
 
 class GuardedCondition(threading.Condition):
-    """A condition over a lock that signals respect."""
+    """A condition whose lock defers signals while the main thread holds it."""
 
     def __init__(self, lock: Any = None) -> None:
-        """Prepare; `lock` is a `threading.RLock`, None is one of its own."""
+        """Create a condition. `lock` is a `threading.RLock`; None creates one."""
         lock = threading.RLock() if lock is None else lock
         super().__init__(lock)
         interrupts.guard(lock)
@@ -285,15 +289,15 @@ class GuardedCondition(threading.Condition):
             interrupts.deliver()
 
     def nudge(self) -> None:
-        """Wake those who wait."""
+        """Wake all threads that wait for the condition."""
         with self:
             self.notify_all()
 
     def rest(self, timeout_s: float) -> None:
-        """Wait, as `wait` does, but perhaps for less: in the main thread signals end it."""
+        """Wait as `wait` does. In the main thread, a signal ends the wait early."""
         main = interrupts.rest(self.nudge)
         if main:
-            # A signal that comes just before the wait begins wakes nobody.
+            # A signal that arrives just before the wait begins does not end the wait.
             timeout_s = 0 if interrupts.pending else min(timeout_s, SIGNALS_WAIT_S)
         try:
             self.wait(timeout_s)

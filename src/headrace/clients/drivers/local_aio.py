@@ -1,7 +1,7 @@
 """Runs clients of a broker in this process on an asyncio event loop.
 
-The lock is held only while something happens, never across an await. The engine runs in the loop's thread alone, so
-that futures and callbacks of the program stay there; when another thread brings something, it wakes the loop.
+The lock is never held across an `await`. The engine runs only in the thread of the event loop, so that futures and
+callbacks of the program stay in this thread. Another thread that has an outcome for the client wakes the loop.
 """
 
 from __future__ import annotations
@@ -11,19 +11,20 @@ import threading
 from typing import Any, TypeVar
 
 from headrace.clients.config import ClientConfig
-from headrace.clients.drivers.aio import LoopCallbacks, Wakeup, outcome_of, running_loop
-from headrace.clients.drivers.local import Local, LocalTarget, settled
+from headrace.clients.drivers.event_loop import LoopCallbacks, Wakeup, outcome_of, running_loop
+from headrace.clients.drivers.local import LocalDriver, settled
+from headrace.clients.drivers.local_target import LocalTarget
 from headrace.clients.engine import Task
 from headrace.clients.flows.effects import ClientState, Flow
 
 T = TypeVar("T")
 
 _TURNS: int = 3
-"""Turns of the loop that others get before a clock moved by hand goes on."""
+"""The number of iterations of the event loop before the driver advances a manual clock. Other tasks run in them."""
 
 
-class LocalAioDriver(Local):
-    """Runs the engine of one client of a broker in this process; to be used on one running event loop."""
+class LocalAioDriver(LocalDriver):
+    """Runs the engine of one client of a broker in this process. It is used on one running event loop."""
 
     def __init__(self, target: LocalTarget, config: ClientConfig, state: ClientState) -> None:
         self._loop = running_loop()
@@ -42,11 +43,11 @@ class LocalAioDriver(Local):
 
     @property
     def runs_here(self) -> bool:
-        """Whether the present thread may run the engine: only the loop's."""
+        """Whether the current thread may run the engine: it is the thread of the event loop."""
         return threading.get_ident() == self._thread_id
 
     def wake(self) -> None:
-        """Something has happened to the client: look at it in the loop."""
+        """Wake the calls of the client, in the thread of the event loop."""
         if self.runs_here:
             self._wake_calls()
         elif not self._loop.is_closed():
@@ -60,12 +61,12 @@ class LocalAioDriver(Local):
             timeout_ms: Milliseconds that the flow may take; None is `request.timeout.ms`.
 
         Raises:
-            ApiError: The broker refused.
+            ApiError: The broker refused a request of the flow.
             TransportError: The broker did not answer in time.
             ClosedError: The client is closed.
         """
         wakeup = Wakeup()
-        with self._entry as engine:
+        with self._context as engine:
             task = engine.spawn(
                 flow, timeout_ms=self._limit_ms(timeout_ms), on_done=wakeup, on_invoke=wakeup
             )
@@ -85,17 +86,17 @@ class LocalAioDriver(Local):
         return task.result()
 
     def start_background(self) -> None:
-        """Also do what is due while the program is not inside a call."""
+        """Start to do what is due also while the program is not inside a call."""
         self._background = True
         self._pump()
 
     async def connect(self) -> None:
-        """Make sure that the broker answers: it does, unless the client is closed."""
-        with self._entry:
+        """Check that the client is open. A broker in this process always answers."""
+        with self._context:
             pass
 
     async def close(self) -> None:
-        """Leave the broker; running calls fail."""
+        """Detach the client from the broker. Running calls fail."""
         with self.target.condition:
             self._end()
         self._loop_callbacks.run()
@@ -104,7 +105,7 @@ class LocalAioDriver(Local):
             self._timer.cancel()
 
     def call_back(self) -> None:
-        """Run the program's callbacks that are due; without the lock."""
+        """Run the due callbacks of the program. The caller does not hold the lock."""
         self._loop_callbacks.run()
 
     def _call_back_in_passing(self) -> None:
@@ -116,14 +117,14 @@ class LocalAioDriver(Local):
             self._arm(self.engine.next_deadline_ms)
 
     async def _invoke(self, task: Task[Any]) -> None:
-        """Run the program's code for a task; if it is a coroutine, to its end."""
+        """Run the program's function that a task needs; await its result if it is a coroutine."""
         value = await outcome_of(task)
         with self.target.condition:
             self._refresh()
             self.engine.resume(task, value)
 
     async def _wait(self, task: Task[Any], wakeup: Wakeup) -> None:
-        """Let what is due happen; then wait for more."""
+        """Do what is due, then wait until the task changes."""
         until_ms = self._pump()
         if settled(task) or self._closed:
             return
@@ -147,7 +148,7 @@ class LocalAioDriver(Local):
         return until_ms
 
     def _arm(self, due_ms: int | None) -> None:
-        """Have the loop call when something is due; a timer that comes earlier than it need is left to come."""
+        """Set the timer for the next event. An earlier timer is not moved."""
         if due_ms is None or self._closed or self.target.virtual:
             return
         if self._timer is None or due_ms < self._timer_ms:

@@ -1,7 +1,8 @@
-"""The sockets of a blocking client: non-blocking ones behind one selector, and a way to wake who waits for them.
+"""The sockets of a blocking client: non-blocking sockets, and one selector for all of them.
 
-What may take long and cannot be interrupted, looking up a name or asking the program for a token, is done by threads
-of its own; they leave a note in `_notes` of what is to be done with the outcome, under the lock again.
+Two operations may block for long and cannot be interrupted: looking up a host name, and getting a token from the
+program. Each of them runs in a thread of its own. That thread appends to `_notes` a function that handles the outcome;
+the thread that serves the sockets calls it with the lock.
 """
 
 from __future__ import annotations
@@ -30,53 +31,55 @@ if TYPE_CHECKING:
     from headrace.clients.drivers.tls import TlsSocket
 
 MAX_BUFFERS_PER_WRITE: Final = 512
-"""Below every system's IOV_MAX."""
+"""The largest number of buffers in one `sendmsg`. It is below IOV_MAX of every system."""
 
 _READ: Final = selectors.EVENT_READ
 _CONNECTING: Final = frozenset({0, errno.EINPROGRESS, errno.EWOULDBLOCK})
 
 AddressInfo = tuple[Any, ...]
-"""What `getaddrinfo` returns for one address."""
+"""One entry of the list that `getaddrinfo` returns."""
 Ready = list[tuple[selectors.SelectorKey, int]]
 
 
-class Stream:
-    """A link's socket, or the attempts to open one."""
+class LinkStream:
+    """The socket of a link, with the state of the attempts to connect."""
 
     __slots__ = ("address", "addresses", "connected", "failures", "output", "sock", "tls", "wanted")
 
     def __init__(self) -> None:
         self.address: object = None
-        """That of the socket."""
+        """The address that `sock` is connected or connecting to. None before the first attempt."""
         self.addresses: deque[AddressInfo] = deque()
-        """Those of the host's addresses that are still to be tried."""
+        """The addresses of the host that were not tried yet."""
         self.failures: list[str] = []
+        """The reasons why attempts to connect failed, one for each address."""
         self.sock: socket.socket | TlsSocket | None = None
         self.tls: TlsSocket | None = None
-        """The same, if it is under TLS."""
+        """The TLS socket, which is also `sock`; None without TLS."""
         self.wanted = selectors.EVENT_WRITE
-        """What the selector watches for."""
+        """The events for which the selector watches the socket."""
         self.connected = False
-        """Whether the connection takes bytes: under TLS, when that has shaken hands."""
+        """Whether bytes of the Kafka protocol can be sent. With TLS, this is so after the TLS handshake."""
         self.output: deque[memoryview] = deque()
 
 
 class Sockets:
-    """The shell of a `Pool`; all but `wait` and `wake` under the lock of the client."""
+    """The shell of a `Pool` for blocking clients. All methods but `wait` and `wake` need the client's lock."""
 
     def __init__(self, config: ClientConfig | None = None) -> None:
-        """Prepare.
+        """Create the selector, and read certificates and keys.
 
         Args:
-            config: How connections are protected; without it, not at all.
+            config: The security settings of the connections. None is without encryption and authentication.
 
         Raises:
-            ConfigError: A file with certificates or keys cannot be used, or a function is for asyncio.
+            ConfigError: A file with certificates or keys cannot be used, or the function for tokens is a coroutine
+                function.
         """
         self._tls: ssl.SSLContext | None = None
         self._credentials: Credentials | None = None
         if config is not None and config.encrypted:
-            from headrace.clients.drivers.tls import client_context  # noqa: PLC0415 - most clients need none of it
+            from headrace.clients.drivers.tls import client_context  # noqa: PLC0415 - most clients do not use TLS
 
             self._tls = client_context(config)
         if config is not None and config.authenticates:
@@ -85,10 +88,10 @@ class Sockets:
                 raise ConfigError("a coroutine function for tokens needs a client of headrace.aio")
         self.pool: Pool
         self.stirred = False
-        """Whether something was begun since this was last cleared, so that somebody should wait for the answer."""
+        """Whether a request was written or a connection begun since this was last set to False."""
         self._selector = selectors.DefaultSelector()
         self._silent: set[object] = set()
-        """Addresses that did not answer when they were tried last: another of the same host is tried before."""
+        """Addresses that did not answer at the last attempt. Other addresses of the same host are tried before them."""
         self._notes: deque[tuple[Link, Callable[[], object]]] = deque()
         self._wakes, self._waker = socket.socketpair()
         self._wakes.settimeout(0)
@@ -98,18 +101,17 @@ class Sockets:
     # Waiting
 
     def wait(self, timeout_s: float | None) -> Ready:
-        """Return what is ready, after at most `timeout_s`; without the lock."""
+        """Return the sockets that are ready, after at most `timeout_s`. The caller does not hold the lock."""
         return self._selector.select(timeout_s)
 
     def wake(self) -> None:
-        """Have `wait` return now; from any thread."""
-        with contextlib.suppress(
-            OSError
-        ):  # full: it will wake anyway; closed: nobody is left to wake
+        """Make `wait` return now. Any thread may call this."""
+        # The buffer may be full: then `wait` returns anyway. The socket may be closed: then no thread waits.
+        with contextlib.suppress(OSError):
             self._waker.send(b"\0")
 
     def serve(self, ready: Ready) -> None:
-        """Move bytes where `wait` said that they can be moved."""
+        """Read and write the sockets that `wait` returned, and handle the outcomes of other threads."""
         for key, events in ready:
             if key.fileobj is self._wakes:
                 with contextlib.suppress(BlockingIOError):
@@ -120,10 +122,10 @@ class Sockets:
             self._guarded(*self._notes.popleft())
 
     def _guarded(self, link: Link, work: Callable[[], object]) -> None:
-        """Do something for a link; the link is given up if that raises an exception, so that its calls end."""
+        """Call a function for a link. If it raises an exception, close the link, so that its calls fail."""
         try:
             work()
-        except Exception as error:  # noqa: BLE001 - whoever waits for the connection is told
+        except Exception as error:  # noqa: BLE001 - the calls that wait for the connection fail with it
             self.pool.failed(link, error)
 
     def end(self) -> None:
@@ -133,36 +135,36 @@ class Sockets:
         self._waker.close()
 
     def disown(self) -> None:
-        """Close this process's copies of the descriptors, in a forked child; the parent's connections live on."""
+        """Close this process's copies of the descriptors in a forked child. The parent's connections stay open."""
         watched = list(self._selector.get_map().values())
-        # Nothing is unregistered: the parent's epoll instance is the same, and forgets nothing while the parent has it.
+        # Nothing is unregistered, because the parent and the child share one epoll instance.
         self._selector.close()
         for key in watched:
             key.fileobj.close()  # type: ignore[union-attr]  # all of them are sockets, not bare descriptors
         self._waker.close()
 
-    # What the pool asks for
+    # The interface for the pool
 
     def open(self, link: Link) -> None:
-        """Begin to connect: to a numeric address here, to a name when a thread has looked it up."""
+        """Begin to connect: to a numeric address at once, to a host name after a thread has looked it up."""
         self.stirred = True
-        link.socket = stream = Stream()
+        link.socket = stream = LinkStream()
         host, port = link.address
         try:
             stream.addresses.extend(
                 socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
             )
         except OSError:
-            # It may take many seconds and cannot be interrupted: neither the lock nor a deadline may depend on it.
+            # A lookup may take many seconds and cannot be interrupted, so it runs in a thread without the lock.
             name = f"headrace-resolve-{host}"
             threading.Thread(target=self._resolve, args=(link,), name=name, daemon=True).start()
             return
         self._connect(link)
 
     def authenticate(self, link: Link) -> None:
-        """Present credentials: at once, or when a thread has got a token from the program."""
+        """Pass credentials to the pool: at once, or after a thread has got a token from the program."""
         credentials = self._credentials
-        assert credentials is not None, "only a client that logs in is asked to"
+        assert credentials is not None, "the pool requests this only if the client authenticates"
         self.stirred = True
         if not credentials.program_is_asked:
             self._present(link, credentials)
@@ -175,7 +177,7 @@ class Sockets:
         ).start()
 
     def flush(self, link: Link) -> None:
-        """Write as much as the socket takes; the rest goes when the selector says so."""
+        """Write as much as the socket accepts. The rest is written when the selector reports the socket as writable."""
         stream = self._stream(link)
         sock = stream.sock
         if link.lost is not None or sock is None or not stream.connected:
@@ -212,8 +214,8 @@ class Sockets:
     # Sockets
 
     @staticmethod
-    def _stream(link: Link) -> Stream:
-        assert isinstance(link.socket, Stream), "a link is opened before it is used"
+    def _stream(link: Link) -> LinkStream:
+        assert isinstance(link.socket, LinkStream), "a link is opened before it is used"
         return link.socket
 
     def _resolve(self, link: Link) -> None:
@@ -224,8 +226,8 @@ class Sockets:
         except OSError as error:
             found = error
         except UnicodeError:
-            found = OSError(errno.EINVAL, "this is no name of a host")
-        except Exception as error:  # noqa: BLE001 - whoever waits for the link is told
+            found = OSError(errno.EINVAL, "this is not a valid host name")
+        except Exception as error:  # noqa: BLE001 - the calls that wait for the link fail with it
             found = OSError(errno.EINVAL, f"{type(error).__name__}: {error}")
         self._notes.append((link, partial(self._resolved, link, found)))
         self.wake()
@@ -244,7 +246,7 @@ class Sockets:
         note: Callable[[], object]
         try:
             answer = credentials.ask_program()
-        except BaseException as error:  # noqa: BLE001 - it is told to whoever waits for the connection
+        except BaseException as error:  # noqa: BLE001 - the calls that wait for the connection fail with it
             note = partial(self.pool.denied, link, no_token(error))
         else:
             note = partial(self._present, link, credentials, (answer,))
@@ -262,7 +264,7 @@ class Sockets:
             self.pool.present(link, client)
 
     def _connect(self, link: Link) -> None:
-        """Begin to connect to the next of the host's addresses."""
+        """Begin to connect to the next address of the host."""
         stream = self._stream(link)
         while stream.addresses:
             family, kind, protocol, _, address = stream.addresses.popleft()
@@ -284,15 +286,15 @@ class Sockets:
             stream.failures.append(os_reason(OSError(code, os.strerror(code))))
         self.pool.refused(link, ", ".join(dict.fromkeys(stream.failures)))
 
-    def _close_socket(self, stream: Stream) -> None:
+    def _close_socket(self, stream: LinkStream) -> None:
         if stream.sock is not None:
-            with contextlib.suppress(KeyError):  # it failed between two registrations
+            with contextlib.suppress(KeyError):  # the socket is not registered while TLS begins
                 self._selector.unregister(stream.sock)
             stream.sock.close()
             stream.sock = None
 
-    def _watch(self, link: Link, stream: Stream, *, write: bool) -> None:
-        """Have the selector fire when there is something to read, and when there is room to write if need be."""
+    def _watch(self, link: Link, stream: LinkStream, *, write: bool) -> None:
+        """Watch a socket for bytes to read and, if `write` or TLS needs it, for space to write."""
         tls = stream.tls
         if tls is not None and tls.wants_write:
             write = True
@@ -309,15 +311,17 @@ class Sockets:
             self._open(link, stream)
             return
         tls = stream.tls
-        # Under TLS either direction may have waited for the other.
+        # With TLS, a read may have waited until the socket was writable, and a write until it was readable.
         if events & selectors.EVENT_READ or tls is not None:
             self._receive(link, stream.sock)
         if link.lost is None and (events & selectors.EVENT_WRITE or (tls and stream.output)):
             self.flush(link)
-            self.pool.received(link)  # what has no answer is complete when it is written
+            self.pool.received(
+                link
+            )  # requests without a response are complete when they are written
 
-    def _open(self, link: Link, stream: Stream) -> None:
-        """Go on with a connection that does not take bytes yet."""
+    def _open(self, link: Link, stream: LinkStream) -> None:
+        """Continue to connect, or continue the TLS handshake."""
         if isinstance(stream.sock, socket.socket):
             code = stream.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if code:
@@ -335,16 +339,16 @@ class Sockets:
         self.pool.connected(link)
 
     def _begin_tls(
-        self, link: Link, stream: Stream, sock: socket.socket, context: ssl.SSLContext
+        self, link: Link, stream: LinkStream, sock: socket.socket, context: ssl.SSLContext
     ) -> None:
-        from headrace.clients.drivers.tls import TlsSocket  # noqa: PLC0415 - most clients need none of it
+        from headrace.clients.drivers.tls import TlsSocket  # noqa: PLC0415 - most clients do not use TLS
 
         self._selector.unregister(sock)
         stream.sock = stream.tls = TlsSocket(context, sock, link.address[0])
         self._selector.register(stream.tls, stream.wanted, link)
         link.open = True
 
-    def _has_shaken_hands(self, link: Link, stream: Stream, tls: TlsSocket) -> bool:
+    def _has_shaken_hands(self, link: Link, stream: LinkStream, tls: TlsSocket) -> bool:
         try:
             tls.shake_hands()
         except BlockingIOError:
@@ -356,9 +360,9 @@ class Sockets:
         return True
 
     def _fail(self, link: Link, error: OSError) -> None:
-        """Give up a link over which a system call or TLS failed."""
+        """Close a link after a system call or TLS failed."""
         if self._tls is not None and not link.ready:
-            from headrace.clients.drivers.tls import distrust  # noqa: PLC0415 - most clients need none of it
+            from headrace.clients.drivers.tls import distrust  # noqa: PLC0415 - most clients do not use TLS
 
             reason = distrust(link.peer, error)
             if reason is not None:
@@ -368,7 +372,9 @@ class Sockets:
 
     def _receive(self, link: Link, sock: socket.socket | TlsSocket) -> None:
         connection = link.connection
-        drains = self._tls is not None  # what TLS has taken in does not make the selector fire
+        drains = (
+            self._tls is not None
+        )  # the selector does not report bytes that OpenSSL has already received
         try:
             while True:
                 buffer = connection.get_buffer()
@@ -406,7 +412,7 @@ def _head(output: deque[memoryview]) -> list[memoryview]:
 
 
 def os_reason(error: OSError) -> str:
-    """Return why a system call failed, in words."""
+    """Return the reason why a system call failed, as text."""
     if isinstance(error, TimeoutError):
         return "timed out"
     return error.strerror or str(error) or type(error).__name__

@@ -1,4 +1,4 @@
-"""TLS for a client's sockets: the context that its properties make, and what went wrong in words."""
+"""TLS of a client's connections: the SSL context for its properties, the socket, and the meaning of errors."""
 
 from __future__ import annotations
 
@@ -16,23 +16,22 @@ from headrace.clients.security import KEY_STORE_HINT
 from headrace.errors import AuthenticationError, ConfigError
 
 _KEY_STORE_STARTS: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce", b"\x30\x82", b"\x30\x80")
-"""JKS, JCEKS and DER, which PKCS12 is in."""
-_NEW_PLAINTEXT: Final = frozenset(
-    {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG"}
-)
-"""What OpenSSL makes of an answer that is no TLS."""
+"""The first bytes of key stores: JKS, JCEKS, and PKCS12, which is in DER."""
+_NOT_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG"})
+"""OpenSSL's reasons for a response that is not TLS."""
 _UNKNOWN_AUTHORITY: Final = frozenset({18, 19, 20, 21})
-"""X509_V_ERR_*: self-signed, or signed by nobody who is trusted."""
+"""OpenSSL's X509_V_ERR codes of certificates that are self-signed or signed by an authority that is not trusted."""
 _PASSING: Final = ("INTERNAL_ERROR", "USER_CANCELLED", "BAD_RECORD_MAC")
-"""Ends of the names of alerts that say nothing about who we are."""
+"""The last part of the names of alerts after which the client retries: they do not refuse its certificate."""
 _JOINED_BYTES: Final = 64 << 10
+"""The largest number of bytes in one write to a TLS socket."""
 
 
 def client_context(config: ClientConfig) -> ssl.SSLContext:
-    """Return the context of a client's connections. Reads files.
+    """Return the SSL context for a client's connections. This reads the files that the properties name.
 
     Raises:
-        ConfigError: A file cannot be read or is not what its property says.
+        ConfigError: A file cannot be read, or its contents do not fit its property.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -75,7 +74,9 @@ def _own_certificate(context: ssl.SSLContext, config: ClientConfig) -> None:
         _refuse_key_store("ssl.key.location", Path(config.ssl_key_location))
 
     def password() -> str:
-        if not config.ssl_key_password:  # OpenSSL would ask whoever sits at the terminal
+        if (
+            not config.ssl_key_password
+        ):  # otherwise OpenSSL would prompt for a password on the terminal
             raise ConfigError("the client's key is encrypted: set ssl.key.password")
         return config.ssl_key_password
 
@@ -115,7 +116,7 @@ def _reason(error: Exception) -> str:
 
 @contextlib.contextmanager
 def _as_file(location: str, text: str) -> Iterator[str]:
-    """Give OpenSSL a path to what is text only; one that nobody else may read, and not for long."""
+    """Yield a path for OpenSSL. Text without a file is written to a private temporary file, which is deleted after."""
     if location:
         yield location
         return
@@ -129,28 +130,28 @@ def _as_file(location: str, text: str) -> Iterator[str]:
 
 
 class TlsSocket:
-    """A non-blocking TLS socket with the face of a plain one: what has to wait raises BlockingIOError."""
+    """A non-blocking TLS socket with the methods of a plain one. An operation that must wait raises BlockingIOError."""
 
     def __init__(self, context: ssl.SSLContext, sock: socket.socket, host: str) -> None:
         self._sock = context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
         self._unsent = b""
-        """What OpenSSL has begun to send: it must be offered again as it was."""
+        """The bytes of a write that OpenSSL has begun. OpenSSL requires the same bytes in the next attempt."""
         self.wants_write = False
-        """Whether what had to wait last waits for room to write."""
+        """Whether the last operation that had to wait needs a writable socket. False: it needs a readable one."""
 
     def fileno(self) -> int:
         """Return the descriptor, for a selector."""
         return self._sock.fileno()
 
     def close(self) -> None:
-        """Close the socket."""
+        """Close the socket without a TLS shutdown."""
         self._sock.close()
 
     def shake_hands(self) -> None:
-        """Go on with the handshake.
+        """Continue the TLS handshake.
 
         Raises:
-            BlockingIOError: It is not done yet.
+            BlockingIOError: The handshake is not done yet.
         """
         try:
             self._sock.do_handshake()
@@ -158,14 +159,14 @@ class TlsSocket:
             raise self._later(error) from None
 
     def recv_into(self, buffer: memoryview) -> int:
-        """Receive; what TLS has taken in and nobody has read does not make a selector fire."""
+        """Receive bytes. A selector does not report bytes that OpenSSL has received and the program has not read."""
         try:
             return self._sock.recv_into(buffer)
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
             raise self._later(error) from None
 
     def sendmsg(self, buffers: Sequence[memoryview]) -> int:
-        """Send the beginning of what the buffers hold; after a BlockingIOError they must begin as before."""
+        """Send the first bytes of the buffers. After a BlockingIOError, the next call needs the same first bytes."""
         if not self._unsent:
             joined: list[memoryview] = []
             room = _JOINED_BYTES
@@ -188,11 +189,11 @@ class TlsSocket:
 
 
 def distrust(peer: str, error: Exception) -> AuthenticationError | None:
-    """Return what a failure of TLS means where trying again would not help; None for others.
+    """Return the error for a TLS failure after which a retry would not help; None for other failures.
 
     Args:
-        peer: The broker's name.
-        error: What TLS or the socket said.
+        peer: The broker's name in messages.
+        error: The exception of TLS or of the socket.
     """
     if isinstance(error, ssl.SSLCertVerificationError):
         text = error.verify_message
@@ -202,13 +203,13 @@ def distrust(peer: str, error: Exception) -> AuthenticationError | None:
         return AuthenticationError(f"{peer}: certificate verify failed: {text}{hint}")
     if not isinstance(error, ssl.SSLError) or error.reason is None:
         return None
-    if error.reason in _NEW_PLAINTEXT:
+    if error.reason in _NOT_TLS:
         return AuthenticationError(
-            f"{peer} speaks no TLS: set security.protocol=PLAINTEXT or SASL_PLAINTEXT"
+            f"{peer} does not use TLS: set security.protocol=PLAINTEXT or SASL_PLAINTEXT"
         )
     if error.reason in {"TLSV13_ALERT_CERTIFICATE_REQUIRED", "SSLV3_ALERT_HANDSHAKE_FAILURE"}:
         return AuthenticationError(
-            f"{peer} refuses the TLS handshake: if it wants a certificate of the client, set "
+            f"{peer} refuses the TLS handshake: if the broker requires a client certificate, set "
             "ssl.certificate.location and ssl.key.location"
         )
     if "ALERT" in error.reason and not error.reason.endswith(_PASSING):

@@ -1,4 +1,4 @@
-"""DescribeAcls, CreateAcls and DeleteAcls: who may do what."""
+"""DescribeAcls, CreateAcls and DeleteAcls: access control lists."""
 
 from __future__ import annotations
 
@@ -51,13 +51,10 @@ def words(binding: AclBinding) -> str:
 
 
 def describe_acls(which: AclFilter) -> Flow[list[AclBinding]]:
-    """Find bindings.
-
-    Returns:
-        Them, sorted.
+    """Return the bindings that match a filter, sorted.
 
     Raises:
-        ApiError: SECURITY_DISABLED: the broker has no authorizer. CLUSTER_AUTHORIZATION_FAILED.
+        ApiError: SECURITY_DISABLED, if the broker has no authorizer; CLUSTER_AUTHORIZATION_FAILED.
     """
     request = DescribeAclsRequest(
         resource_type_filter=which.resource_type,
@@ -87,10 +84,10 @@ def describe_acls(which: AclFilter) -> Flow[list[AclBinding]]:
 
 
 def create_acls(bindings: Sequence[AclBinding]) -> Flow[list[ApiError | None]]:
-    """Create bindings; one that there is already stays as it is.
+    """Create bindings. A binding that exists already is not changed.
 
     Returns:
-        For each None, or why it was not created.
+        One entry for each binding: None, or the reason why it was not created.
     """
     request = CreateAclsRequest(
         creations=[
@@ -112,10 +109,10 @@ def create_acls(bindings: Sequence[AclBinding]) -> Flow[list[ApiError | None]]:
 
 
 def delete_acls(filters: Sequence[AclFilter]) -> Flow[list[Deleted]]:
-    """Delete all bindings that one of the filters means.
+    """Delete all bindings that match any of the filters.
 
     Returns:
-        For each filter what became of them.
+        The result of each filter.
     """
     request = DeleteAclsRequest(
         filters=[
@@ -157,7 +154,9 @@ def _binding(acl: DeleteAclsMatchingAcl) -> AclBinding:
 
 def _check_count(what: str, asked: Sequence[object], answered: Sequence[object]) -> None:
     if len(asked) != len(answered):
-        raise ProtocolError(f"{len(asked)} {what} were sent, {len(answered)} are answered")
+        raise ProtocolError(
+            f"the request has {len(asked)} {what}, the response has results for {len(answered)}"
+        )
 
 
 def _error(code: int, message: str | None) -> ApiError | None:

@@ -53,7 +53,7 @@ class ConfigSource(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to be created; -1 leaves a number to the broker's defaults."""
+    """A topic to create. A number of -1 is the broker's default."""
 
     name: str
     partitions: int = -1
@@ -110,7 +110,7 @@ def ask_controller(
     error_of: Callable[[R], int],
     timeout_ms: int,
 ) -> Flow[R]:
-    """Ask the controller, and look for it anew when it is another broker by now."""
+    """Send a request to the controller. If the controller has changed, look it up and retry."""
     backoff = state.backoff()
     while True:
         if state.metadata.controller_id not in state.metadata.brokers:
@@ -145,7 +145,7 @@ def create_topics(
     """Create topics.
 
     Returns:
-        For every topic None, or why it was not created.
+        One entry for each topic: None, or the reason why it was not created.
     """
     request = CreateTopicsRequest(
         topics=[
@@ -185,9 +185,9 @@ def delete_topics(
     """Delete topics by name.
 
     Returns:
-        For every topic None, or why it was not deleted.
+        One entry for each topic: None, or the reason why it was not deleted.
     """
-    # Plain names up to version 5, a list of structures from version 6: the version decides which is sent.
+    # Versions up to 5 send `topic_names`, versions from 6 on send `topics`. Both are set.
     request = DeleteTopicsRequest(
         topics=[DeleteTopicState(name=name) for name in names],
         topic_names=list(names),
@@ -225,7 +225,7 @@ def describe_configs(
     """Return all configuration values of topics, or of brokers (named by node id).
 
     Raises:
-        ApiError: The first resource that cannot be described.
+        ApiError: The error of the first resource that cannot be described.
     """
     described: dict[str, list[ConfigEntry]] = {}
     for name in names:
@@ -238,7 +238,7 @@ def describe_configs(
             include_synonyms=True,
             include_documentation=False,
         )
-        # A broker's own settings are known only to that broker.
+        # Only the broker itself can describe its settings.
         node = (
             int(name) if resource_type == ConfigResourceType.BROKER and name.isdigit() else ANY_NODE
         )
@@ -267,7 +267,7 @@ def describe_configs(
 
 
 def describe_cluster(state: ClientState) -> Flow[ClusterDescription]:
-    """Describe the cluster; by Metadata where the broker has no DescribeCluster (Kafka before 2.8)."""
+    """Describe the cluster with DescribeCluster, or with Metadata for brokers before Kafka 2.8."""
     try:
         response = yield from ask(Call(request=DescribeClusterRequest()), DescribeClusterResponse)
     except ApiError as error:

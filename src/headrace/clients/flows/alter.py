@@ -1,10 +1,9 @@
-"""CreatePartitions, IncrementalAlterConfigs, DeleteRecords, DeleteGroups, OffsetDelete: changing what there is."""
+"""CreatePartitions, IncrementalAlterConfigs, DeleteRecords, DeleteGroups, OffsetDelete: changes by an administrator."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Final, cast
 
 from headrace.clients.flows import metadata
@@ -15,6 +14,7 @@ from headrace.clients.flows.routing import Answer, ask_leaders, by_topic
 from headrace.config.resources import ConfigResourceType
 from headrace.errors import ApiError, ErrorCode, ProtocolError
 from headrace.protocol.codec import Message
+from headrace.protocol.config_operation import ConfigOperation
 from headrace.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -42,24 +42,16 @@ from headrace.protocol.messages.offset_delete import (
 from headrace.types import TopicPartition
 
 HIGH_WATERMARK: Final = -1
-"""A value in place of an offset: delete all records that can be read now."""
-
-
-class ConfigOperation(IntEnum):
-    """The kind of a change of a configuration."""
-
-    SET = 0
-    DELETE = 1
-    APPEND = 2
-    SUBTRACT = 3
+"""The value of an offset that deletes all records below the high watermark."""
 
 
 @dataclass(frozen=True, slots=True)
-class ConfigChange:
-    """One configuration to be changed; DELETE needs no value."""
+class ConfigAlteration:
+    """A change of one setting."""
 
     name: str
     value: str | None
+    """The new value, or the list entries to append or subtract; None for DELETE."""
     operation: ConfigOperation = ConfigOperation.SET
 
 
@@ -70,16 +62,16 @@ def create_partitions(
     *,
     validate_only: bool = False,
 ) -> Flow[dict[str, ApiError | None]]:
-    """Give topics more partitions.
+    """Add partitions to topics.
 
     Args:
         state: The client's state.
-        counts: Topic to the number of partitions that it is to have.
-        timeout_ms: How long the broker may take.
-        validate_only: Have the broker check the request, change nothing.
+        counts: The new number of partitions of each topic.
+        timeout_ms: Milliseconds that the broker may take.
+        validate_only: The broker checks the request and changes nothing.
 
     Returns:
-        For every topic None, or why it was not changed.
+        One entry for each topic: None, or the reason why it was not changed.
     """
     request = CreatePartitionsRequest(
         topics=[
@@ -110,14 +102,14 @@ def _not_controller(codes: Iterable[int]) -> int:
 def alter_configs(
     state: ClientState,
     resource_type: ConfigResourceType,
-    changes: Mapping[str, Sequence[ConfigChange]],
+    changes: Mapping[str, Sequence[ConfigAlteration]],
     *,
     validate_only: bool = False,
 ) -> Flow[dict[str, ApiError | None]]:
-    """Change configurations of topics, of brokers (named by node id), or with an empty name of all brokers.
+    """Change configurations of topics, or of brokers. A broker is named by its node id; "" is all brokers.
 
     Returns:
-        For every resource None, or why it was not changed.
+        One entry for each resource: None, or the reason why it was not changed.
     """
     outcomes: dict[str, ApiError | None] = {}
     for name, wanted in changes.items():
@@ -136,7 +128,7 @@ def alter_configs(
             ],
             validate_only=validate_only,
         )
-        # A broker's own settings are changed by that broker.
+        # Only the broker itself can change its settings.
         node = (
             int(name) if resource_type == ConfigResourceType.BROKER and name.isdigit() else ANY_NODE
         )
@@ -164,13 +156,13 @@ def _outcome(kind: str, name: str, error_code: int, message: str | None) -> ApiE
 def delete_records(
     state: ClientState, offsets: Mapping[TopicPartition, int], timeout_ms: int = 30_000
 ) -> Flow[dict[TopicPartition, int]]:
-    """Delete the records below an offset (or HIGH_WATERMARK) in each partition.
+    """Delete the records below an offset in each partition. The offset may be HIGH_WATERMARK.
 
     Returns:
         The new log start offset of each partition.
 
     Raises:
-        ApiError: The first partition that refuses; others may have been done.
+        ApiError: The error of the first partition that refuses. Records of other partitions may have been deleted.
     """
 
     def build(part: Mapping[TopicPartition, int]) -> Message:
@@ -207,10 +199,10 @@ def _deleted(response: Message) -> list[Answer]:
 
 
 def delete_groups(state: ClientState, groups: Iterable[str]) -> Flow[dict[str, ApiError | None]]:
-    """Delete groups without members, and what they have committed.
+    """Delete groups without members, with their committed offsets.
 
     Returns:
-        For every group None, or why it was not deleted.
+        One entry for each group: None, or the reason why it was not deleted.
     """
     outcomes: dict[str, ApiError | None] = {}
     for group in groups:
@@ -222,7 +214,7 @@ def delete_groups(state: ClientState, groups: Iterable[str]) -> Flow[dict[str, A
             lambda answer: answer.results[0].error_code if answer.results else 0,
         )
         if not response.results:
-            raise ProtocolError(f"the coordinator left group {group!r} out of its answer")
+            raise ProtocolError(f"the coordinator's response has no result for group {group!r}")
         outcomes[group] = _outcome("group", group, response.results[0].error_code, None)
     return outcomes
 
@@ -230,13 +222,13 @@ def delete_groups(state: ClientState, groups: Iterable[str]) -> Flow[dict[str, A
 def delete_offsets(
     state: ClientState, group: str, partitions: Iterable[TopicPartition]
 ) -> Flow[dict[TopicPartition, ApiError | None]]:
-    """Delete what a group has committed for partitions of topics that its members are not subscribed to.
+    """Delete committed offsets of a group, for topics to which its members are not subscribed.
 
     Returns:
-        For every partition None, or why it was not done.
+        One entry for each partition: None, or the reason why its offset was not deleted.
 
     Raises:
-        ApiError: The group does not exist, or refuses as a whole.
+        ApiError: The group does not exist, or the coordinator refuses the whole request.
     """
     wanted = by_topic(dict.fromkeys(partitions))
     request = OffsetDeleteRequest(

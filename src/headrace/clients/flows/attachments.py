@@ -1,4 +1,4 @@
-"""Attachments of groups to topics: settings of a group, which an administrator changes and the broker stores.
+"""Attachments of groups to topics. An administrator changes these settings of a group, and the broker stores them.
 
 Only Headrace supports them. Members read them when they join, and a change makes the members join again.
 """
@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from headrace.clients.flows.admin import ConfigSource
-from headrace.clients.flows.alter import ConfigChange, ConfigOperation, alter_configs
+from headrace.clients.flows.alter import ConfigAlteration, alter_configs
 from headrace.clients.flows.effects import Call, ClientState, Flow, ask
 from headrace.clients.flows.groups import describe_groups
 from headrace.config.resources import ConfigResourceType
 from headrace.errors import ApiError, ConfigError, ErrorCode, GroupIdNotFoundError, TransportError
+from headrace.protocol.config_operation import ConfigOperation
 from headrace.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -43,17 +44,17 @@ class Attachments:
     """Whether an administrator has created the group or has ever attached it."""
 
     def reads(self, topic: str) -> bool:
-        """Whether a topic is one of those, or has a name that matches."""
+        """Return whether a topic is attached by its name or by the pattern."""
         if self.pattern is not None:
             return re.fullmatch(self.pattern, topic) is not None
         return topic in self.topics
 
 
 def group_attachments(state: ClientState, group: str) -> Flow[Attachments]:
-    """Ask what a group is attached to.
+    """Request the attachments of a group.
 
     Raises:
-        ConfigError: The broker does not keep such a thing; only Headrace does.
+        ConfigError: The broker does not support attachments. Only Headrace does.
         ApiError: GROUP_AUTHORIZATION_FAILED.
     """
     request = DescribeConfigsRequest(
@@ -78,16 +79,16 @@ def group_attachments(state: ClientState, group: str) -> Flow[Attachments]:
     if result.error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED:
         raise ApiError.for_code(
             result.error_code,
-            f"what group {group!r} is attached to may not be read: that takes DescribeConfigs on the group, as in "
-            f"headrace acl create --allow-principal User:NAME --operation DescribeConfigs --group {group}",
+            f"the attachments of group {group!r} cannot be read: the principal lacks DescribeConfigs on the group. "
+            f"Grant it: headrace acl create --allow-principal User:NAME --operation DescribeConfigs --group {group}",
         )
     if result.error_code or TOPICS_CONFIG not in entries:
         why = result.error_message or (
             ErrorCode(result.error_code).description if result.error_code else "it is not Headrace"
         )
         raise ConfigError(
-            f"this broker does not keep what group {group!r} is attached to ({why}): its consumers have to subscribe "
-            "to topics or to a pattern, and to choose the assignor (partition.assignment.strategy)"
+            f"this broker does not store attachments, so group {group!r} has none ({why}): its consumers must "
+            "subscribe to topics or to a pattern, and choose the assignor (partition.assignment.strategy)"
         )
     names = (name.strip() for name in entries[TOPICS_CONFIG].split(","))
     return Attachments(
@@ -110,11 +111,11 @@ def create_group(
     pattern: str | None,
     validate_only: bool = False,
 ) -> Flow[None]:
-    """Create a group: from now on it is there, with or without members.
+    """Create a group, which then exists with or without members.
 
     Raises:
-        ConfigError: The broker does not keep such a thing, or topics and a pattern are given.
-        ApiError: The group was created before, or INVALID_CONFIG.
+        ConfigError: The broker does not support attachments, or both topics and a pattern are given.
+        ApiError: The group exists already; INVALID_CONFIG.
     """
     if topics and pattern:
         raise ConfigError("a group is attached to topics or to a pattern, not both")
@@ -122,7 +123,7 @@ def create_group(
     if found.configured:
         raise ApiError.for_code(
             ErrorCode.INVALID_REQUEST,
-            f"group {group!r} is attached to {_told(found)} already: attach and detach change that",
+            f"group {group!r} is attached to {_text(found)} already: use attach or detach to change this",
         )
     changes = [_set(TOPICS_CONFIG, ",".join(topics))]
     if assignor is not None:
@@ -140,10 +141,10 @@ def attach(
     *,
     validate_only: bool = False,
 ) -> Flow[Attachments]:
-    """Attach a group to more topics, or to a pattern; return what it is attached to then.
+    """Attach a group to more topics, or to a pattern; return all its attachments.
 
     Raises:
-        ConfigError: The broker does not keep such a thing.
+        ConfigError: The broker does not support attachments.
         ApiError: GROUP_ID_NOT_FOUND; INVALID_CONFIG: topics and a pattern exclude each other.
     """
     yield from _check_exists(state, group, (yield from group_attachments(state, group)))
@@ -161,18 +162,18 @@ def detach(
     *,
     validate_only: bool = False,
 ) -> Flow[Attachments]:
-    """Detach a group from topics, or (None) from all and from its pattern; return what it is attached to then.
+    """Detach a group from topics; return its remaining attachments. None is all topics and the pattern.
 
     Raises:
-        ConfigError: The broker does not keep such a thing.
-        ApiError: GROUP_ID_NOT_FOUND; UNKNOWN_TOPIC_OR_PARTITION: it is not attached to one of them.
+        ConfigError: The broker does not support attachments.
+        ApiError: GROUP_ID_NOT_FOUND; UNKNOWN_TOPIC_OR_PARTITION, if the group is not attached to one of the topics.
     """
     found = yield from group_attachments(state, group)
     yield from _check_exists(state, group, found)
     if topics is None:
         changes = [
             _set(TOPICS_CONFIG, ""),
-            ConfigChange(PATTERN_CONFIG, None, ConfigOperation.DELETE),
+            ConfigAlteration(PATTERN_CONFIG, None, ConfigOperation.DELETE),
         ]
     else:
         names = list(topics)
@@ -180,19 +181,21 @@ def detach(
             if name not in found.topics:
                 raise ApiError.for_code(
                     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                    f"group {group!r} is not attached to {name!r} but to {_told(found)}",
+                    f"group {group!r} is not attached to {name!r} but to {_text(found)}",
                 )
         changes = [_set(TOPICS_CONFIG, ",".join(names), ConfigOperation.SUBTRACT)]
     yield from _change(state, group, changes, validate_only=validate_only)
     return (yield from group_attachments(state, group))
 
 
-def _set(name: str, value: str, operation: ConfigOperation = ConfigOperation.SET) -> ConfigChange:
-    return ConfigChange(name, value, operation)
+def _set(
+    name: str, value: str, operation: ConfigOperation = ConfigOperation.SET
+) -> ConfigAlteration:
+    return ConfigAlteration(name, value, operation)
 
 
 def _change(
-    state: ClientState, group: str, changes: list[ConfigChange], *, validate_only: bool
+    state: ClientState, group: str, changes: list[ConfigAlteration], *, validate_only: bool
 ) -> Flow[None]:
     wanted = {group: changes}
     outcomes = yield from alter_configs(
@@ -208,10 +211,10 @@ def _check_exists(state: ClientState, group: str, found: Attachments) -> Flow[No
         return
     described = yield from describe_groups(state, [group])
     if described[group].state == "Dead":
-        raise GroupIdNotFoundError(f"no group {group!r}: create it first")
+        raise GroupIdNotFoundError(f"group {group!r} does not exist: create it first")
 
 
-def _told(found: Attachments) -> str:
+def _text(found: Attachments) -> str:
     if found.pattern is not None:
         return f"the pattern {found.pattern!r}"
     return ", ".join(sorted(found.topics)) or "nothing"

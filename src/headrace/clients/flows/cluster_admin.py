@@ -1,4 +1,4 @@
-"""Brokers as an administrator sees them: their log directories, the APIs they speak, what they have agreed on."""
+"""Descriptions of brokers for administrators: log directories, supported API versions, finalized features."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class LogDirDescription:
 
 @dataclass(frozen=True, slots=True)
 class FeatureLevel:
-    """A feature that brokers of a cluster agree on, as `metadata.version` or `transaction.version`."""
+    """A feature with a level that all brokers of a cluster support, such as `metadata.version`."""
 
     name: str
     level: int
@@ -60,14 +60,14 @@ class BrokerFeatures:
 def describe_log_dirs(
     state: ClientState, nodes: list[int] | None = None
 ) -> Flow[list[LogDirDescription]]:
-    """Ask brokers for their log directories.
+    """Request the log directories of brokers.
 
     Args:
         state: The client's state.
-        nodes: Whom to ask; None is every broker.
+        nodes: The node ids of the brokers; None is all brokers.
 
     Raises:
-        ApiError: CLUSTER_AUTHORIZATION_FAILED: that takes the right to describe the cluster.
+        ApiError: CLUSTER_AUTHORIZATION_FAILED: the principal lacks Describe on the cluster.
     """
     yield from metadata.refresh(state, ())
     found = []
@@ -98,13 +98,13 @@ def _directory(node: int, result: DescribeLogDirsResult) -> LogDirDescription:
 
 
 def describe_features(node: int = ANY_NODE) -> Flow[BrokerFeatures]:
-    """Ask a broker for the versions of APIs and features that it speaks."""
+    """Request the API versions and features that a broker supports."""
     request = ApiVersionsRequest(
         client_software_name="headrace", client_software_version=__version__
     )
     response = yield from ask(Call(request=request, node=node), ApiVersionsResponse)
     levels = {each.name: each.max_version_level for each in response.finalized_features}
-    # To a client of this version brokers do not tell of what begins at level 0.
+    # In this version of ApiVersions, brokers leave out features whose lowest level is 0.
     ranges = {
         each.name: (each.min_version, each.max_version) for each in response.supported_features
     }

@@ -1,4 +1,4 @@
-"""Finding the coordinator of a group or a transaction; asking a group's until it answers for the group."""
+"""Look-up of the coordinator of a group or a transactional id, and requests to the coordinator of a group."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ LOST_COORDINATOR_ERRORS = frozenset(
 
 
 def find_coordinator(state: ClientState, group: str, key_type: int = GROUP_KEY_TYPE) -> Flow[int]:
-    """Return the node that coordinates a group, or a transactional id, asking a broker unless it is known."""
+    """Return the node id of the coordinator of a group or transactional id; request it if it is unknown."""
     backoff = state.backoff()
     nodes = _nodes(state, key_type)
     while (known := nodes.get(group)) is None or known not in state.metadata.brokers:
-        # Both forms of the question are filled in; the version decides which one is sent (KIP-699).
+        # Older versions send `key`, newer ones `coordinator_keys` (KIP-699). Both are set.
         request = FindCoordinatorRequest(key=group, key_type=key_type, coordinator_keys=[group])
         try:
             response = yield from ask(Call(request=request), FindCoordinatorResponse)
@@ -71,20 +71,20 @@ def ask_coordinator(
     attempts: int | None = None,
     channel: str = GROUP_CHANNEL,
 ) -> Flow[R]:
-    """Ask the group's coordinator, wherever it is by now.
+    """Send a request to the coordinator of a group, and return its response.
 
-    A coordinator that moved, is loading, or cannot be reached is looked up and asked again. Every other error code is
-    left in the response for the caller.
+    If the coordinator has moved, is loading or cannot be reached, this looks it up and retries. The caller handles
+    every other error code.
 
     Args:
         state: The client's state.
         group: The group's name.
-        request: What to ask.
-        response_type: The class of the answer.
-        error_of: The answer's error code that speaks for the group.
-        timeout_ms: How long the coordinator may take, when longer than other requests.
-        attempts: How often to try; None until the deadline.
-        channel: The connection that is used.
+        request: The request.
+        response_type: The class of the response.
+        error_of: Returns the error code of the response for the group.
+        timeout_ms: Milliseconds that the coordinator may take; None is `request.timeout.ms`.
+        attempts: The largest number of attempts; None retries until the deadline.
+        channel: The channel of the connection.
     """
     backoff = state.backoff()
     while True:
@@ -110,7 +110,7 @@ def ask_coordinator(
 
 
 def forget(state: ClientState, group: str, key_type: int = GROUP_KEY_TYPE) -> None:
-    """Have the coordinator looked up before it is asked again."""
+    """Forget the coordinator, so that the next request looks it up."""
     _nodes(state, key_type).pop(group, None)
 
 
@@ -119,6 +119,6 @@ def _nodes(state: ClientState, key_type: int) -> dict[str, int]:
 
 
 def raise_for(error_code: int, text: str) -> None:
-    """Raise the ApiError of a code other than NONE, with what was being done in its text."""
+    """Raise an ApiError whose message begins with `text`, unless the code is NONE."""
     if error_code:
         raise ApiError.for_code(error_code, f"{text}: {ErrorCode(error_code).description}")

@@ -66,7 +66,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Invoke:
-    """A call of the program's code, made in the program's own call and without a lock."""
+    """A call of a function of the program. The thread or task of the program's call makes it, without a lock."""
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...] = ()
@@ -92,13 +92,13 @@ class Backoff:
 
 
 class GivenObjects(Protocol):
-    """Classes and objects that programs have given to topics of a broker in their own process."""
+    """The classes and objects that programs have passed for topics of a broker in their own process."""
 
     def find(self, topic: str, config: str, named: Named) -> Named:
-        """Return a name from a topic's configuration, with the object that was given for it, if there is one."""
+        """Return a name from a topic's configuration, with the object that a program passed for it, if there is one."""
 
     def keep(self, topic: str, strategies: Mapping[str, Named]) -> None:
-        """Store the objects with which a topic was created, by the name of the config."""
+        """Store the objects with which a topic was created, by the name of the setting."""
 
     def keep_storage(self, storage: Any) -> str:
         """Register a storage with this broker; return its name."""
@@ -128,7 +128,11 @@ class ClientState:
 
 
 def ask(call: Call, response_type: type[R]) -> Flow[R]:
-    """Make one call and return its response, checked to be of the expected type."""
+    """Make one call and return its response.
+
+    Raises:
+        ProtocolError: The response has another type than expected.
+    """
     response = yield call
     if not isinstance(response, response_type):
         raise ProtocolError(f"expected a {response_type.__name__}, got {type(response).__name__}")

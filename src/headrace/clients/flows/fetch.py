@@ -27,7 +27,7 @@ DEFAULT_FETCH_MAX_BYTES: Final = 50 << 20
 
 @dataclass(frozen=True, slots=True)
 class FetchPosition:
-    """The position for a fetch in one partition, and the limit in bytes."""
+    """The position for a fetch in one partition, and the limit for the response in bytes."""
 
     offset: int
     leader_epoch: int = -1
@@ -53,14 +53,14 @@ class FetchedPartition:
 
 @dataclass(frozen=True, slots=True)
 class FetchLimits:
-    """How long a broker waits for records, and how many bytes it returns."""
+    """The limits of a fetch: how long a broker waits for records, and how many bytes it returns."""
 
     max_wait_ms: int = 500
     min_bytes: int = 1
     max_bytes: int = DEFAULT_FETCH_MAX_BYTES
     isolation_level: int = READ_UNCOMMITTED
     tags: bytes | None = None
-    """An encoded `TagFilter`, for brokers that can filter; the others answer everything."""
+    """An encoded `TagFilter`. Brokers that do not support tags return all records. None is no filter."""
 
 
 def fetch_request(
@@ -99,7 +99,7 @@ def read_fetch(
     positions: Mapping[TopicPartition, FetchPosition],
     outcome: Message | HeadraceError,
 ) -> Iterator[tuple[TopicPartition, FetchedPartition]]:
-    """Read one broker's answer; leaders that turn out to be wrong are looked up again next time."""
+    """Yield the response of one broker by partition. The leaders of partitions with a leader error become stale."""
     if isinstance(outcome, TransportError):
         state.stale_topics.update(topic for topic, _ in positions)
         lost = FetchedPartition(error=ErrorCode.NETWORK_EXCEPTION, reason=str(outcome))
@@ -114,7 +114,7 @@ def read_fetch(
         for data in topic.partitions:
             name = TopicPartition(topic.topic, data.partition_index)
             if name not in positions:
-                continue  # nothing is remembered of what was not asked for
+                continue  # a partition that was not requested is ignored
             error = ErrorCode(data.error_code)
             metadata.forget_leader(state, topic.topic, error)
             records = data.records
@@ -138,16 +138,16 @@ def read_fetch(
 def fetch(
     state: ClientState, positions: Mapping[TopicPartition, FetchPosition], limits: FetchLimits
 ) -> Flow[dict[TopicPartition, FetchedPartition]]:
-    """Fetch once from every leader concerned and return what each partition gave.
+    """Fetch once from the leader of each partition.
 
-    A partition whose leader is unknown, wrong or out of reach is returned with that error, and its leader is looked
-    up by the next fetch; nothing is tried again here, for the caller knows best how long it wants to wait. With
-    several leaders the slowest decides: none answers later than `max_wait_ms` after it got the request.
+    A partition whose leader is unknown, wrong or unreachable is returned with this error, and the next fetch looks the
+    leader up. There are no retries, because only the caller knows how long to wait. With several leaders the result is
+    complete when the slowest has responded, which is at most `max_wait_ms` after it received the request.
     """
     yield from metadata.ensure(state, {topic for topic, _ in positions})
     nodes = by_leader(state, positions)
     leaderless = nodes.pop(NO_LEADER, {})
-    # A broker that throttles its clients may answer without naming any partition: nothing was read of them.
+    # The response of a broker that throttles the client may contain no partitions: no records were read.
     fetched = dict.fromkeys(positions, FetchedPartition())
     fetched |= dict.fromkeys(leaderless, FetchedPartition(error=ErrorCode.LEADER_NOT_AVAILABLE))
     state.stale_topics.update(topic for topic, _ in leaderless)
@@ -161,5 +161,5 @@ def fetch(
 
 
 def with_offset(position: FetchPosition, offset: int) -> FetchPosition:
-    """Return the position moved to another offset."""
+    """Return a copy of a position with another offset."""
     return replace(position, offset=offset)

@@ -13,15 +13,14 @@ from headrace.protocol.messages.describe_configs import (
 )
 
 GROUP_RESOURCE: Final = 32
-"""The type of a group's configuration, in requests about configurations."""
+"""The resource type of a group in requests about configurations."""
 SESSION_TIMEOUT: Final = "consumer.session.timeout.ms"
 
 
 def session_timeout(group: str) -> Flow[int | None]:
-    """Return how long the coordinator keeps a member of the group that is silent, in milliseconds.
+    """Return the session timeout of a group in milliseconds, from the group's configuration.
 
-    It is a configuration of the group. None where it cannot be known: the broker has no such configurations, or the
-    client may not read them.
+    None if the broker has no such configuration, or if the client may not read it.
     """
     resource = DescribeConfigsResource(
         resource_type=GROUP_RESOURCE, resource_name=group, configuration_keys=[SESSION_TIMEOUT]
@@ -31,7 +30,7 @@ def session_timeout(group: str) -> Flow[int | None]:
     )
     try:
         response = yield from ask(Call(request=request), DescribeConfigsResponse)
-    except ApiError:  # a broker that does not speak DescribeConfigs
+    except ApiError:  # the broker does not support DescribeConfigs
         return None
     for result in response.results:
         for entry in result.configs:

@@ -1,4 +1,4 @@
-"""Groups as an administrator sees them: which there are, who is in them; and members that are removed."""
+"""Requests of administrators about groups: list and describe groups, remove members."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from headrace.clients.flows import metadata
+from headrace.clients.flows.classic_group import CONSUMER_PROTOCOL_TYPE, decode_assignment
 from headrace.clients.flows.coordinator import ask_coordinator, find_coordinator, raise_for
 from headrace.clients.flows.effects import Call, ClientState, Flow
-from headrace.clients.flows.membership import CONSUMER_PROTOCOL_TYPE, decode_assignment
 from headrace.errors import ApiError, ErrorCode, HeadraceError, ProtocolError
 from headrace.protocol.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
@@ -32,14 +32,14 @@ from headrace.types import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """A group as a broker lists it."""
+    """A group in the list of its coordinator."""
 
     group_id: str
     protocol_type: str
     state: str
-    """"" where the broker does not tell (Kafka before 2.6)."""
+    """Kafka's name of the state; "" if the broker does not return it (Kafka before 2.6)."""
     coordinator: int
-    """Node id of the broker that listed it."""
+    """The node id of the coordinator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +59,16 @@ class GroupDescription:
 
     group_id: str
     state: str
-    """Kafka's name; "Dead" for a group that does not exist."""
+    """Kafka's name of the state; "Dead" for a group that does not exist."""
     protocol_type: str
     protocol: str
-    """The assignor in use."""
+    """The name of the assignor that the group uses."""
     coordinator: int
     members: tuple[MemberDescription, ...]
 
 
 def list_groups(state: ClientState) -> Flow[list[GroupListing]]:
-    """Ask every broker for the groups it coordinates; sorted by name."""
+    """Return the groups of all brokers, sorted by name."""
     yield from metadata.refresh(state, ())
     nodes = sorted(state.metadata.brokers)
     outcomes = yield tuple(Call(request=ListGroupsRequest(), node=node) for node in nodes)
@@ -87,7 +87,7 @@ def list_groups(state: ClientState) -> Flow[list[GroupListing]]:
 
 
 def describe_groups(state: ClientState, groups: Iterable[str]) -> Flow[dict[str, GroupDescription]]:
-    """Describe groups by asking each one's coordinator; an unknown group is "Dead" and has no members."""
+    """Describe groups. A group that does not exist has the state "Dead" and no members."""
     descriptions = {}
     for group in groups:
         response = yield from ask_coordinator(
@@ -98,11 +98,11 @@ def describe_groups(state: ClientState, groups: Iterable[str]) -> Flow[dict[str,
             lambda answer: answer.groups[0].error_code if answer.groups else 0,
         )
         if not response.groups:
-            raise ProtocolError(f"the coordinator left group {group!r} out of its answer")
+            raise ProtocolError(f"the coordinator's response does not contain group {group!r}")
         coordinator = yield from find_coordinator(state, group)
         described = _description(response.groups[0], coordinator)
         if not described.members:
-            # That is also what a group of the protocol `consumer` (KIP-848) looks like to this question.
+            # DescribeGroups also returns a group of the protocol `consumer` (KIP-848) without members.
             described = (
                 yield from _describe_consumer_group(state, group, coordinator)
             ) or described
@@ -113,7 +113,7 @@ def describe_groups(state: ClientState, groups: Iterable[str]) -> Flow[dict[str,
 def _describe_consumer_group(
     state: ClientState, group: str, coordinator: int
 ) -> Flow[GroupDescription | None]:
-    """Describe a group of the protocol `consumer`; None if there is none of this name, or no such protocol."""
+    """Describe a group of the protocol `consumer`; None if there is no such group, or no support for the protocol."""
     try:
         response = yield from ask_coordinator(
             state,
@@ -165,7 +165,7 @@ def _description(group: DescribedGroup, coordinator: int) -> GroupDescription:
 def _member(member: DescribedGroupMember, protocol_type: str) -> MemberDescription:
     assignment: tuple[TopicPartition, ...] = ()
     if protocol_type == CONSUMER_PROTOCOL_TYPE and member.member_assignment:
-        # What calls itself a consumer may write there what it likes; the rest of the group is described all the same.
+        # A client may send any bytes here. The rest of the group is described nevertheless.
         with contextlib.suppress(ProtocolError):
             assignment = tuple(decode_assignment(member.member_assignment))
     return MemberDescription(
@@ -180,7 +180,7 @@ def _member(member: DescribedGroupMember, protocol_type: str) -> MemberDescripti
 def remove_member(
     state: ClientState, group: str, member_id: str, group_instance_id: str | None
 ) -> Flow[None]:
-    """Take a member out of its group, by its id or its static name.
+    """Remove a member from its group, by its member id or its instance id.
 
     Raises:
         ApiError: UNKNOWN_MEMBER_ID.

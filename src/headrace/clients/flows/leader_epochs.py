@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch: where a leader's log ends an epoch, to see whether what was read is still there (KIP-320)."""
+"""OffsetForLeaderEpoch: the end of an epoch in the leader's log. It shows truncated records (KIP-320)."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from headrace.types import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class EpochEnd:
-    """Where an epoch ends in the leader's log."""
+    """The end of an epoch in the leader's log."""
 
     leader_epoch: int
-    """The newest epoch in the leader's log that is not newer than the one asked for; -1 if there is none."""
+    """The newest epoch in the leader's log that is not newer than the requested one; -1 if there is none."""
     offset: int
-    """One past its last record; -1 if there is no such epoch."""
+    """The offset after the last record of the epoch; -1 if there is no such epoch."""
 
 
 def epoch_ends(
     state: ClientState, epochs: Mapping[TopicPartition, int]
 ) -> Flow[dict[TopicPartition, EpochEnd]]:
-    """Find the end of an epoch in each partition.
+    """Request the end of an epoch in each partition.
 
     Args:
         state: The client's state.
-        epochs: The epoch of the record read last, by partition.
+        epochs: The epoch of the last read record, by partition.
     """
 
     def build(part: Mapping[TopicPartition, int]) -> Message:

@@ -30,25 +30,25 @@ READ_COMMITTED: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Delayed:
-    """The delayed records that wait for their time (docs/guides/beyond-kafka.md)."""
+class ScheduledCount:
+    """The scheduled records of a partition (docs/guides/beyond-kafka.md)."""
 
     pending: int
-    """How many; -1 if the broker cannot read its schedule."""
+    """The number of scheduled records; -1 if the broker cannot read its schedule."""
     earliest_due_ms: int
-    """When the first is due, in milliseconds since 1970; -1 if none waits."""
+    """The earliest delivery time in milliseconds since 1970; -1 if there is no scheduled record."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListedOffset:
-    """An offset found by a question for a time or a place."""
+    """The result of ListOffsets for one partition."""
 
     offset: int
     """The offset; -1 if no record has the timestamp or a later one."""
     timestamp: int
     """The record's timestamp in milliseconds; -1 for EARLIEST and LATEST."""
     leader_epoch: int
-    delayed: Delayed | None = None
+    delayed: ScheduledCount | None = None
     """The scheduled records of the partition, if they were requested and the topic has a schedule; otherwise None."""
 
 
@@ -59,14 +59,14 @@ def list_offsets(
     *,
     delayed: bool = False,
 ) -> Flow[dict[TopicPartition, ListedOffset]]:
-    """Find an offset in each partition.
+    """Request one offset in each partition.
 
     Args:
         state: The client's state.
-        targets: Partition to EARLIEST, LATEST, MAX_TIMESTAMP or a timestamp in milliseconds: the first record that
-            is not older.
-        isolation_level: READ_COMMITTED makes LATEST the last stable offset.
-        delayed: Ask, too, how many delayed records wait; only Headrace's brokers know.
+        targets: EARLIEST, LATEST, MAX_TIMESTAMP, or a timestamp in milliseconds, by partition. A timestamp finds the
+            first record that is not older.
+        isolation_level: With READ_COMMITTED, LATEST is the last stable offset.
+        delayed: Whether to request the number of scheduled records, which only Headrace's brokers return.
     """
 
     def build(part: Mapping[TopicPartition, int]) -> Message:
@@ -115,5 +115,5 @@ def _read(response: Message) -> list[Answer]:
     ]
 
 
-def _delayed(found: HeadraceDelayed | None) -> Delayed | None:
-    return None if found is None else Delayed(found.pending, found.earliest_due_ms)
+def _delayed(found: HeadraceDelayed | None) -> ScheduledCount | None:
+    return None if found is None else ScheduledCount(found.pending, found.earliest_due_ms)

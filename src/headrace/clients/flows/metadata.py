@@ -1,4 +1,4 @@
-"""Metadata: brokers, topics and leaders, asked for when they are unknown or found to be out of date."""
+"""Metadata of the cluster: brokers, topics and leaders. It is requested when it is unknown or stale."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ UNKNOWN_TOPIC_ATTEMPTS = 4
 for a moment."""
 
 SUGGESTIONS = 3
-"""Most topics with a similar name that an error names."""
+"""The largest number of similar topic names in an error message."""
 TRANSIENT_TOPIC_ERRORS = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -53,17 +53,17 @@ STALE_LEADER_ERRORS = frozenset(
         ErrorCode.NETWORK_EXCEPTION,
     }
 )
-"""Errors after which the leader has to be looked up again (Kafka's InvalidMetadataException)."""
+"""Error codes after which the leader must be looked up again (Kafka's InvalidMetadataException)."""
 
 
 def refresh(
     state: ClientState, topics: Collection[str] | None, *, auto_create: bool = False
 ) -> Flow[ClusterMetadata]:
-    """Ask a broker for metadata, remember it, and return all that is now known.
+    """Request metadata from any broker, store it, and return all metadata of the client.
 
     Args:
-        state: The client's state; its metadata is updated.
-        topics: Topics to ask about; None is all topics, an empty collection only the brokers.
+        state: The client's state, whose metadata is updated.
+        topics: The topics to request. None is all topics; an empty collection requests the brokers only.
         auto_create: Whether the broker may create missing topics.
     """
     request = MetadataRequest(
@@ -84,7 +84,7 @@ def refresh(
 
 
 def name_topics(state: ClientState, topic_ids: Collection[bytes]) -> Flow[None]:
-    """Ask for topics by their ids, and remember those that there are."""
+    """Request topics by their ids, and store the metadata of those that exist."""
     asked = [MetadataRequestTopic(topic_id=topic_id, name=None) for topic_id in sorted(topic_ids)]
     request = MetadataRequest(topics=asked, allow_auto_topic_creation=False)
     response = yield from ask(Call(request=request), MetadataResponse)
@@ -98,20 +98,20 @@ def name_topics(state: ClientState, topic_ids: Collection[bytes]) -> Flow[None]:
 def learn(
     state: ClientState, response: MetadataResponse, asked: Collection[str] | None = None
 ) -> None:
-    """Take over a Metadata response.
+    """Store a Metadata response.
 
     Args:
         state: The client's state.
         response: The response.
-        asked: The topics that were asked for; nothing is remembered of others. None is every topic there is.
+        asked: The requested topics; other topics in the response are ignored. None if all topics were requested.
 
     Raises:
-        ProtocolError: It names more brokers than a client keeps.
+        ProtocolError: The response names more than `MAX_BROKERS` brokers.
     """
     metadata = state.metadata
     if len(response.brokers) > MAX_BROKERS:
         raise ProtocolError(
-            f"metadata of a broker name {len(response.brokers)} brokers; {MAX_BROKERS} are the most"
+            f"a Metadata response names {len(response.brokers)} brokers; the limit is {MAX_BROKERS}"
         )
     if response.brokers:
         metadata.brokers = {
@@ -120,8 +120,8 @@ def learn(
         }
     metadata.controller_id = response.controller_id
     metadata.cluster_id = response.cluster_id
-    told = [topic for topic in response.topics if asked is None or topic.name in asked]
-    topics = [topic for topic in map(_topic, told) if topic is not None]
+    received = [topic for topic in response.topics if asked is None or topic.name in asked]
+    topics = [topic for topic in map(_topic, received) if topic is not None]
     if asked is None:
         named = {topic.name for topic in topics}
         metadata.topics = {name: known for name, known in metadata.topics.items() if name in named}
@@ -134,7 +134,7 @@ def learn(
 
 
 def _topic(topic: MetadataResponseTopic) -> TopicMetadata | None:
-    if topic.name is None:  # only answers to questions by topic id leave the name out
+    if topic.name is None:  # in a response to a request by topic id
         return None
     partitions = sorted(topic.partitions, key=lambda partition: partition.partition_index)
     return TopicMetadata(
@@ -157,10 +157,10 @@ def _topic(topic: MetadataResponseTopic) -> TopicMetadata | None:
 
 
 def ensure(state: ClientState, topics: Iterable[str], *, auto_create: bool = False) -> Flow[None]:
-    """Make sure that the topics and their leaders are known, asking again for those that are stale.
+    """Request metadata of topics that are unknown or stale, until the topics and their leaders are known.
 
     Raises:
-        ApiError: UNKNOWN_TOPIC_OR_PARTITION and the like for a topic that does not exist or may not be used.
+        ApiError: A topic does not exist or cannot be used, for example UNKNOWN_TOPIC_OR_PARTITION.
     """
     wanted = set(topics)
     backoff = state.backoff()
@@ -181,10 +181,10 @@ def ensure(state: ClientState, topics: Iterable[str], *, auto_create: bool = Fal
 
 
 def ensure_named(state: ClientState, topic: str, *, auto_create: bool = False) -> Flow[None]:
-    """Make sure that a topic which a program has named is known.
+    """Request metadata of a topic that the program has named, as `ensure` does.
 
     Raises:
-        ApiError: As `ensure`; where there is no such topic, its text names topics with a similar name.
+        ApiError: As for `ensure`. If the topic does not exist, the message suggests topics with a similar name.
     """
     try:
         yield from ensure(state, [topic], auto_create=auto_create)
@@ -199,18 +199,18 @@ def ensure_named(state: ClientState, topic: str, *, auto_create: bool = False) -
 
 
 def did_you_mean(state: ClientState, name: str) -> str:
-    """Return the end of an error about a topic that does not exist: known topics with a similar name, if there are."""
-    there = [
+    """Return the end of an error message about a missing topic: topics with a similar name, or "" without any."""
+    existing = [
         topic
         for topic, known in state.metadata.topics.items()
         if not known.error and not known.is_internal
     ]
-    close = difflib.get_close_matches(name, there, SUGGESTIONS)
+    close = difflib.get_close_matches(name, existing, SUGGESTIONS)
     return f". Did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 
 def _topic_error(state: ClientState, names: Iterable[str]) -> ApiError | None:
-    """Return why one of the topics cannot be used at all; partitions without a leader are their users' matter."""
+    """Return the error of the first topic that cannot be used; None if all can. Missing leaders are no error here."""
     for name in sorted(names):
         topic = state.metadata.topics.get(name)
         if topic is None:
@@ -226,6 +226,6 @@ def _topic_error(state: ClientState, names: Iterable[str]) -> ApiError | None:
 
 
 def forget_leader(state: ClientState, topic: str, error: ErrorCode) -> None:
-    """Have the topic's leaders looked up before they are used again, if the error says so."""
+    """Mark the metadata of a topic as stale if the error means that a leader is wrong."""
     if error in STALE_LEADER_ERRORS:
         state.stale_topics.add(topic)

@@ -1,4 +1,4 @@
-"""OffsetCommit and OffsetFetch: the positions a group has finished."""
+"""OffsetCommit and OffsetFetch: the committed offsets of a group."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from headrace.types import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class OffsetAndMetadata:
-    """A committed position: the offset of the next record to read, and a note of the committer's."""
+    """A committed offset, which is the offset of the next record, with a note of the program (`metadata`)."""
 
     offset: OffsetNumber
     metadata: str = ""
@@ -38,7 +38,7 @@ class OffsetAndMetadata:
 
 
 @dataclass(frozen=True, slots=True)
-class Committer:
+class CommitIdentity:
     """The identity for a commit: a member of the current generation; by default none, for a group without members."""
 
     generation_id: int = -1
@@ -46,14 +46,15 @@ class Committer:
     member_id: str = ""
     group_instance_id: str | None = None
     joined: int = 0
-    """How often the member has joined, in the protocol `consumer`; commits from before a join are not retried after."""
+    """The number of joins of the member, in the protocol `consumer`. A commit from before a join is not retried after
+    it."""
 
 
 def commit_offsets(
     state: ClientState,
     group: str,
     offsets: Mapping[TopicPartition, OffsetAndMetadata],
-    committer: Committer | None = None,
+    committer: CommitIdentity | None = None,
     *,
     attempts: int | None = None,
 ) -> Flow[None]:
@@ -62,14 +63,14 @@ def commit_offsets(
     Args:
         state: The client's state.
         group: The group's name.
-        offsets: One past the last finished record of each partition.
-        committer: Who commits.
-        attempts: How often to try; None until the deadline.
+        offsets: The offset after the last finished record, by partition.
+        committer: The identity of the member; None for a group without members.
+        attempts: The largest number of attempts; None retries until the deadline.
 
     Raises:
         ApiError: The first error among the partitions: UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS ...
     """
-    who = committer or Committer()
+    who = committer or CommitIdentity()
     request = OffsetCommitRequest(
         group_id=group,
         generation_id_or_member_epoch=who.generation_id,
@@ -111,15 +112,15 @@ def committed_offsets(
     state: ClientState,
     group: str,
     partitions: Iterable[TopicPartition] | None,
-    reader: Committer | None = None,
+    reader: CommitIdentity | None = None,
 ) -> Flow[dict[TopicPartition, OffsetAndMetadata]]:
-    """Return what the group has committed; partitions without a commit are left out.
+    """Return the committed offsets of a group. Partitions without one are left out.
 
     Args:
         state: The client's state.
         group: The group's name.
-        partitions: The partitions asked for; None is every one the group ever committed.
-        reader: Who asks; a member under the protocol `consumer` is answered in its present epoch only.
+        partitions: The partitions; None is all partitions with a committed offset.
+        reader: The identity of the member. The coordinator refuses a member of the protocol `consumer` in an old epoch.
     """
     topics: list[OffsetFetchRequestTopic] | None = None
     group_topics: list[OffsetFetchRequestTopics] | None = None
@@ -131,7 +132,7 @@ def committed_offsets(
         group_topics = [
             OffsetFetchRequestTopics(name=n, partition_indexes=list(p)) for n, p in wanted.items()
         ]
-    # One group at top level up to version 7, a list of groups from version 8: both are filled in.
+    # Versions up to 7 send `group_id` and `topics`, versions from 8 on send `groups`. Both are set.
     request = OffsetFetchRequest(
         group_id=group,
         topics=topics,
@@ -161,7 +162,7 @@ def committed_offsets(
 
 
 def _of_group(
-    group: str, topics: list[OffsetFetchRequestTopics] | None, reader: Committer | None
+    group: str, topics: list[OffsetFetchRequestTopics] | None, reader: CommitIdentity | None
 ) -> OffsetFetchRequestGroup:
     if reader is None or not reader.joined:
         return OffsetFetchRequestGroup(group_id=group, topics=topics)

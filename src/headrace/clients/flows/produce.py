@@ -1,4 +1,4 @@
-"""Produce and InitProducerId: batches to their leaders."""
+"""Produce and InitProducerId: batches are sent to the leaders of their partitions."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from headrace.types import Buffer, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class ProducedPartition:
-    """Where a batch went."""
+    """The result of Produce for one partition."""
 
     base_offset: int = -1
-    """Offset of the batch's first record; -1 with acks=0."""
+    """The offset of the first record of the batch; -1 with acks=0."""
     log_append_time_ms: int = -1
     """The broker's time in milliseconds since 1970, on topics with LogAppendTime; -1 on other topics."""
     log_start_offset: int = -1
@@ -57,7 +57,7 @@ def produce_request(
     timeout_ms: int,
     transactional_id: str | None = None,
 ) -> Message:
-    """Build the request that carries one batch per partition to one broker."""
+    """Build the request for one broker, with one batch for each partition."""
     return ProduceRequest(
         transactional_id=transactional_id,
         acks=acks,
@@ -76,7 +76,7 @@ def produce_request(
 
 
 def read_produce(response: Message) -> Iterator[tuple[TopicPartition, ProducedPartition]]:
-    """Read a response, partition by partition."""
+    """Yield the results in a response by partition."""
     if not isinstance(response, ProduceResponse):
         raise ProtocolError(f"expected a ProduceResponse, got {type(response).__name__}")
     for topic in response.responses:
@@ -101,10 +101,10 @@ def read_produce(response: Message) -> Iterator[tuple[TopicPartition, ProducedPa
 def produce(
     state: ClientState, topic_partition: TopicPartition, batch: Buffer, acks: int, timeout_ms: int
 ) -> Flow[ProducedPartition]:
-    """Write one batch, and again after errors that pass.
+    """Write one batch, and retry after retriable errors.
 
-    A batch without a producer id may be written twice when a connection breaks before the answer; with an id and a
-    sequence the broker keeps one copy and repeats the first answer.
+    If the connection is lost before the response, a batch without a producer id may be written twice. A batch with a
+    producer id and a sequence number is written once, and the broker repeats its first response.
 
     Raises:
         ApiError: The broker refused the batch.
@@ -132,7 +132,7 @@ def produce(
 def _attempt(
     call: Call, topic_partition: TopicPartition
 ) -> Flow[ProducedPartition | HeadraceError]:
-    """Send a batch once; return where it went or an error that passes, raise one that does not."""
+    """Send a batch once. Return the result or a retriable error; raise any other error."""
     try:
         response = yield call
     except TransportError as error:
@@ -142,7 +142,7 @@ def _attempt(
     produced = dict(read_produce(response)).get(topic_partition)
     if produced is None:
         raise ProtocolError(f"the response to Produce does not mention {topic_partition}")
-    # The same sequence again is the broker's word that an earlier attempt was written.
+    # DUPLICATE_SEQUENCE_NUMBER means that an earlier attempt was written.
     if produced.error in {ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER}:
         return produced
     failure = partition_error(topic_partition, produced.error, produced.message)
@@ -154,7 +154,7 @@ def _attempt(
 def init_producer_id(
     state: ClientState, previous: ProducerIdentity | None = None
 ) -> Flow[ProducerIdentity]:
-    """Obtain a producer id, or the next epoch of the one at hand (KIP-360)."""
+    """Request a producer id, or the next epoch of `previous` (KIP-360)."""
     known = previous or ProducerIdentity()
     request = InitProducerIdRequest(
         transactional_id=None,

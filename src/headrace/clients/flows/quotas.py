@@ -1,4 +1,4 @@
-"""DescribeClientQuotas and AlterClientQuotas: how much clients may do."""
+"""DescribeClientQuotas and AlterClientQuotas: quotas of clients."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from headrace.protocol.messages.describe_client_quotas import (
 )
 
 DEFAULT: Final = None
-"""In the place of a name: everybody who has no quota of their own."""
+"""The value in place of a name for the default quota, which applies to entities without a quota of their own."""
 Entity = Mapping[str, str | None]
-"""Whom quotas belong to: a name, or DEFAULT, by the type "user", "client-id" or "ip"."""
+"""The entity to which quotas apply: a name, or DEFAULT, by type. The types are "user", "client-id" and "ip"."""
 _EXACT: Final = 0
 _DEFAULT_NAME: Final = 1
 
@@ -39,10 +39,10 @@ class EntityQuotas:
 
 
 def describe_quotas(entity: Entity, *, strict: bool = False) -> Flow[list[EntityQuotas]]:
-    """Find the quotas of entities that have all the names of one; with `strict`, and no others.
+    """Return the quotas of all entities that contain the names of `entity`. With `strict`, other names are excluded.
 
     Raises:
-        ApiError: The broker refuses.
+        ApiError: The broker refuses the request.
     """
     request = DescribeClientQuotasRequest(
         components=[
@@ -73,12 +73,12 @@ def alter_quotas(
     """Change the quotas of an entity.
 
     Args:
-        entity: Whose quotas.
-        changes: The new value by the name of the quota; None removes it.
-        validate_only: Have the broker check the request, change nothing.
+        entity: The entity.
+        changes: The new value of each quota by its name; None removes the quota.
+        validate_only: The broker checks the request and changes nothing.
 
     Returns:
-        None, or why they were not changed.
+        None, or the reason why the quotas were not changed.
     """
     request = AlterClientQuotasRequest(
         entries=[
@@ -97,7 +97,9 @@ def alter_quotas(
     )
     response = yield from ask(Call(request=request, node=ANY_NODE), AlterClientQuotasResponse)
     if len(response.entries) != 1:
-        raise ProtocolError(f"one entity was to be changed, {len(response.entries)} are answered")
+        raise ProtocolError(
+            f"the request changes one entity, the response has results for {len(response.entries)}"
+        )
     [entry] = response.entries
     if not entry.error_code:
         return None

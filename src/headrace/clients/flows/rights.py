@@ -63,7 +63,7 @@ def rights_on_topics(state: ClientState, topics: Collection[str]) -> Flow[dict[s
 
 
 def rights_on_group(state: ClientState, group: str) -> Flow[Rights]:
-    """Return what the client may do to a group, whether it exists or not.
+    """Return the permitted operations on a group. The group need not exist.
 
     Raises:
         ApiError: GROUP_AUTHORIZATION_FAILED, INVALID_GROUP_ID.

@@ -1,4 +1,4 @@
-"""Work per partition, sent to each partition's leader and sent again where the leader was the wrong one."""
+"""Requests for partitions: each partition's part goes to its leader, and is retried if the leader has changed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ V = TypeVar("V")
 
 
 class Answer(NamedTuple):
-    """One partition's part of a response."""
+    """The part of a response for one partition."""
 
     topic_partition: TopicPartition
     error_code: int
@@ -25,7 +25,7 @@ class Answer(NamedTuple):
 
 
 def by_topic(work: Mapping[TopicPartition, P]) -> dict[str, dict[int, P]]:
-    """Group work by topic, as requests nest it."""
+    """Group items by topic, then by partition number."""
     topics: dict[str, dict[int, P]] = {}
     for (topic, partition), item in work.items():
         topics.setdefault(topic, {})[partition] = item
@@ -35,7 +35,7 @@ def by_topic(work: Mapping[TopicPartition, P]) -> dict[str, dict[int, P]]:
 def by_leader(
     state: ClientState, work: Mapping[TopicPartition, P]
 ) -> dict[int, dict[TopicPartition, P]]:
-    """Group work by the leader's node id; NO_LEADER (-1) holds what has none."""
+    """Group items by the node id of the leader. Items of partitions without a leader are under NO_LEADER (-1)."""
     nodes: dict[int, dict[TopicPartition, P]] = {}
     for topic_partition, item in work.items():
         nodes.setdefault(state.metadata.leader(topic_partition), {})[topic_partition] = item
@@ -48,15 +48,15 @@ def ask_leaders(
     build: Callable[[Mapping[TopicPartition, P]], Message],
     read: Callable[[Message], Iterable[Answer]],
 ) -> Flow[dict[TopicPartition, object]]:
-    """Send each partition's work to its leader until every partition has been answered.
+    """Send each partition's item to its leader until every partition has a result.
 
-    Errors that pass are tried again after a pause, with fresh metadata where the leader was wrong.
+    Retriable errors are retried after a backoff, with new metadata if the leader was wrong.
 
     Returns:
-        The value of each partition's answer.
+        The result of each partition.
 
     Raises:
-        ApiError: The first error that will not pass.
+        ApiError: The first error that is not retriable.
     """
     done: dict[TopicPartition, object] = {}
     remaining = dict(work)
@@ -76,7 +76,9 @@ def ask_leaders(
         remaining = {key: item for key, item in remaining.items() if key not in done}
         if not remaining:
             return done
-        yield backoff.after(cause or TransportError("the broker left partitions unanswered"))
+        yield backoff.after(
+            cause or TransportError("the response of the broker has no result for some partitions")
+        )
 
 
 def _collect(
@@ -86,7 +88,7 @@ def _collect(
     read: Callable[[Message], Iterable[Answer]],
     done: dict[TopicPartition, object],
 ) -> HeadraceError | None:
-    """Move one broker's answers to `done`; return an error that passes, raise one that does not."""
+    """Move the results in a broker's response to `done`. Return a retriable error; raise any other error."""
     if isinstance(outcome, TransportError):
         state.stale_topics.update(topic for topic, _ in part)
         return outcome
@@ -106,37 +108,37 @@ def _collect(
 
 
 def ensure_partitions(state: ClientState, partitions: Collection[TopicPartition]) -> Flow[None]:
-    """Make sure that partitions are known, asking again about topics that may have got more of them.
+    """Request metadata until the partitions are known. A topic may have got more partitions since the last request.
 
     Raises:
-        ApiError: UNKNOWN_TOPIC_OR_PARTITION: there is no such topic, or it has no such partition.
+        ApiError: UNKNOWN_TOPIC_OR_PARTITION, if the topic or the partition does not exist.
     """
     yield from metadata.ensure(state, {topic for topic, _ in partitions})
     unknown = {each.topic for each in partitions if state.metadata.partition(each) is None}
     if unknown:
-        # Another client may know of partitions that were added after this one asked.
+        # The partitions may have been added after this client requested the metadata.
         yield from metadata.refresh(state, unknown)
     check_partitions_exist(state, partitions)
 
 
 def check_partitions_exist(state: ClientState, partitions: Iterable[TopicPartition]) -> None:
-    """Raise UNKNOWN_TOPIC_OR_PARTITION for a partition number that a known topic does not have."""
+    """Raise UNKNOWN_TOPIC_OR_PARTITION if a known topic does not have one of the partitions."""
     for topic_partition in partitions:
         topic = state.metadata.topics.get(topic_partition.topic)
         if topic is not None and topic_partition.partition not in topic.partitions:
             raise ApiError.for_code(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                f"topic {topic.name!r} has {len(topic.partitions)} partitions, none numbered "
+                f"topic {topic.name!r} has {len(topic.partitions)} partitions, and no partition "
                 f"{topic_partition.partition}",
             )
 
 
 def partition_error(topic_partition: TopicPartition, error_code: int, text: str = "") -> ApiError:
-    """Return the error of a partition, with its name in the text."""
+    """Return an error whose message begins with the name of the partition."""
     description = text or ErrorCode(error_code).description
     return ApiError.for_code(error_code, f"{topic_partition}: {description}")
 
 
 def no_leader(topic_partition: TopicPartition) -> ApiError:
-    """Return the error of a partition without a leader that can be reached."""
+    """Return the error of a partition that has no reachable leader."""
     return partition_error(topic_partition, ErrorCode.LEADER_NOT_AVAILABLE)

@@ -1,7 +1,6 @@
-"""DescribeUserScramCredentials and AlterUserScramCredentials: users who prove a password by SCRAM (KIP-554).
+"""DescribeUserScramCredentials and AlterUserScramCredentials: users that authenticate by SCRAM (KIP-554).
 
-A password never leaves the client, nor does anything that would do in its place with another server: it is salted and
-hashed here.
+The client salts and hashes passwords here. It sends neither the password nor a value that another server would accept.
 """
 
 from __future__ import annotations
@@ -61,12 +60,12 @@ def salt_password(
 
     Args:
         password: The password.
-        mechanisms: Their SASL names.
-        iterations: How often it is hashed.
-        random_bytes: Returns so many bytes that nobody can foresee, for the salts.
+        mechanisms: The SASL names of the mechanisms.
+        iterations: The number of hash iterations.
+        random_bytes: Returns a number of unpredictable bytes, for the salts.
 
     Raises:
-        SaslError: A mechanism is unknown, or iterations or password are none that a broker would take.
+        SaslError: A mechanism is unknown, or a broker would refuse the iterations or the password.
     """
     check_password(password, iterations)
     salted = []
@@ -80,16 +79,16 @@ def salt_password(
 def describe_users(
     names: Sequence[str] | None,
 ) -> Flow[dict[str, UserDescription | ApiError]]:
-    """Find users and the mechanisms by which they can authenticate.
+    """Return users with the mechanisms by which they can authenticate.
 
     Args:
-        names: Whom; None finds all.
+        names: The names of the users; None is all users.
 
     Returns:
-        Each user, or RESOURCE_NOT_FOUND, by name.
+        Each user by name, or RESOURCE_NOT_FOUND.
 
     Raises:
-        ApiError: The broker refuses to tell.
+        ApiError: The broker refuses the request.
     """
     request = DescribeUserScramCredentialsRequest(
         users=None if names is None else [UserName(name=name) for name in dict.fromkeys(names)]
@@ -110,15 +109,15 @@ def describe_users(
         for result in sorted(response.results, key=lambda result: result.user)
     }
     if missing := [name for name in names or () if name not in described]:
-        raise ProtocolError(f"user {missing[0]!r} was asked for, and is not in the answer")
+        raise ProtocolError(f"the response has no result for the requested user {missing[0]!r}")
     return described
 
 
 def _alter(name: str, change: ScramCredentialDeletion | ScramCredentialUpsertion) -> Flow[None]:
-    """Change one credential: Apache Kafka takes no two changes of a user in one request.
+    """Change one credential. Apache Kafka refuses two changes of one user in the same request.
 
     Raises:
-        ApiError: It was not changed, and why.
+        ApiError: The credential was not changed.
     """
     is_deletion = isinstance(change, ScramCredentialDeletion)
     request = AlterUserScramCredentialsRequest(
@@ -128,7 +127,9 @@ def _alter(name: str, change: ScramCredentialDeletion | ScramCredentialUpsertion
     call = Call(request=request, node=ANY_NODE)
     response = yield from ask(call, AlterUserScramCredentialsResponse)
     if [result.user for result in response.results] != [name]:
-        raise ProtocolError(f"user {name!r} was to be changed, others are answered")
+        raise ProtocolError(
+            f"the request changes user {name!r}, the response has no result for this user"
+        )
     error = _error(response.results[0].error_code, response.results[0].error_message)
     if error is not None and not (is_deletion and error.code is ErrorCode.RESOURCE_NOT_FOUND):
         raise error
@@ -141,17 +142,17 @@ def _forget(name: str, mechanisms: Iterable[str]) -> Flow[None]:
 
 
 def set_user(name: str, passwords: Sequence[SaltedPassword]) -> Flow[None]:
-    """Give a user a password, whether there is such a user or not; an earlier one is void for every mechanism.
+    """Set the password of a user, who need not exist. An earlier password is no longer valid for any mechanism.
 
     Raises:
-        ApiError: It was not done, or not for every mechanism, and why.
+        ApiError: The password was not set, or not for every mechanism.
     """
     new = {each.mechanism.sasl_name for each in passwords}
     known = (yield from describe_users([name]))[name]
     if isinstance(known, ApiError) and known.code is not ErrorCode.RESOURCE_NOT_FOUND:
         raise known
     earlier = known.iterations if isinstance(known, UserDescription) else {}
-    # What is void goes first: should this be the end, no more than was there before counts, and perhaps less.
+    # Old credentials are deleted first: if this fails half way, no credential is valid that was not valid before.
     yield from _forget(name, [each for each in earlier if each not in new])
     for each in passwords:
         upsertion = ScramCredentialUpsertion(
@@ -168,7 +169,7 @@ def delete_user(name: str) -> Flow[None]:
     """Delete all credentials of a user.
 
     Raises:
-        ApiError: RESOURCE_NOT_FOUND: there are none.
+        ApiError: RESOURCE_NOT_FOUND, if the user has no credentials.
     """
     known = (yield from describe_users([name]))[name]
     if isinstance(known, ApiError):

@@ -1,4 +1,4 @@
-"""Stopping one member of a group: ask its coordinator until the member has left."""
+"""Stop one member of a group: repeat a request to the coordinator until the member has left."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from headrace.protocol.messages.leave_group import (
 )
 
 StopOutcome = Literal["stopped", "removed", "gone"]
-"""How a stop ended.
+"""The outcome of a stop.
 
 * stopped: the member has left by itself.
 * removed: the member has not left in time and was removed by force. It may join again.
-* gone: the member is no member any more, and the coordinator does not know whether it has stopped. Its session has
-  ended, or the coordinator was restarted meanwhile.
+* gone: the member is no longer in the group, and the coordinator does not know whether it has stopped. Its session has
+  expired, or the coordinator was restarted.
 """
 
 DEFAULT_TIMEOUT_S: Final = 60.0
@@ -31,17 +31,17 @@ _STOPPING: Final = 1
 _FIRST_PAUSE_MS: Final = 50
 _LONGEST_PAUSE_MS: Final = 1_000
 GRACE_MS: Final = 15_000
-"""How long after the deadline the coordinator may take to remove the member by force."""
+"""Milliseconds after the deadline that the coordinator may take to remove the member by force."""
 
 
 class StopProgress(NamedTuple):
-    """How far a stop is while the member has not left."""
+    """The progress of a stop while the member has not left."""
 
     member_id: str
     told: bool
-    """Whether an answer to the member's heartbeat has said that it has to stop."""
+    """Whether a response to the member's heartbeat has requested the stop."""
     remaining_ms: int
-    """How long it is until the member is removed by force."""
+    """Milliseconds until the member is removed by force."""
 
 
 def stop_member(
@@ -54,24 +54,24 @@ def stop_member(
     now_ms: Callable[[], int],
     on_progress: Callable[[StopProgress], object] = lambda _: None,
 ) -> Flow[StopOutcome]:
-    """Have a member finish, commit and leave, and wait for that.
+    """Request that a member finishes its records, commits and leaves; wait until it has left.
 
-    The coordinator keeps the request in memory only, so it is repeated until the end is known: a coordinator that was
-    restarted meanwhile goes on with the time that is left.
+    The coordinator stores the request in memory only. The client repeats the request with the remaining time until the
+    outcome is known, so that a restarted coordinator receives it again.
 
     Args:
         state: The client's state.
         group: The group.
-        member_id: The member, or "" for a static member that is named by its instance id alone.
-        group_instance_id: The static member's name, or None.
-        timeout_ms: After how long the coordinator removes the member by force.
-        now_ms: The time.
-        on_progress: Called with each answer while the member has not left.
+        member_id: The member id; "" for a static member that is named by its instance id only.
+        group_instance_id: The instance id of a static member; None if the member is named by its id.
+        timeout_ms: Milliseconds after which the coordinator removes the member by force.
+        now_ms: Returns the time in milliseconds.
+        on_progress: Called with each response while the member has not left.
 
     Raises:
-        ApiError: UNKNOWN_MEMBER_ID where there is no such member; UNSUPPORTED_VERSION where the broker cannot stop
-            members; REQUEST_TIMED_OUT where the coordinator did not even remove the member.
-        ConfigError: No member is named.
+        ApiError: UNKNOWN_MEMBER_ID, if there is no such member; UNSUPPORTED_VERSION, if the broker cannot stop
+            members; REQUEST_TIMED_OUT, if the coordinator did not even remove the member.
+        ConfigError: Neither a member id nor an instance id is given.
     """
     if not member_id and not group_instance_id:
         raise ConfigError("stop_member needs a member id, or the instance id of a static member")
@@ -98,14 +98,14 @@ def stop_member(
             )
         yield Wait(now_ms() + pause_ms)
         pause_ms = min(2 * pause_ms, _LONGEST_PAUSE_MS)
-        # Another may take over the instance id meanwhile: it is the one that was found first that has to stop.
+        # Another member may take over the instance id. The member that was found first must stop, so its id is sent.
         wanted = HeadraceStop(
             member_id=stopped.member_id, timeout_ms=max(0, until_ms - now_ms()), again=True
         )
 
 
 def _ask(state: ClientState, group: str, wanted: HeadraceStop) -> Flow[HeadraceStopped]:
-    # It names no member to remove: a broker that does not know the tagged field does nothing.
+    # The request names no member to remove, so a broker that does not know the tagged field does nothing.
     request = LeaveGroupRequest(group_id=group, headrace_stop=wanted)
     response = yield from ask_coordinator(
         state, group, request, LeaveGroupResponse, lambda answer: answer.error_code
@@ -116,6 +116,6 @@ def _ask(state: ClientState, group: str, wanted: HeadraceStop) -> Flow[HeadraceS
         raise_for(response.error_code, f"group {group!r}")
     raise ApiError.for_code(
         ErrorCode.UNSUPPORTED_VERSION,
-        f"the broker that coordinates group {group!r} cannot ask a member to stop: only Headrace does so, and this is "
-        "another broker or an older release. Nothing has changed. Stop the member's program itself",
+        f"the coordinator of group {group!r} does not support stopping a member: it is not a Headrace broker, or an "
+        "older release. Nothing has changed. Stop the member's program instead",
     )

@@ -69,14 +69,14 @@ def _ask(state: ClientState, topic: str) -> Flow[TopicSettings]:
 
 
 def hidden_settings(topic: str, role: str, names: str) -> str:
-    """Return what a client warns of that may not read a topic's settings, and was not given all of them.
+    """Return the warning of a client that may not read a topic's configuration and has no settings of its own.
 
     Args:
         topic: The topic.
         role: producer or consumer.
-        names: The settings that the program did not give.
+        names: The names of the settings that the program has not set.
     """
     return (
-        f"topic {topic!r}: its configuration may not be read, so what it says of {names} does not count here. "
-        f"Grant DescribeConfigs on the topic (headrace acl create --{role} does), or give the {role} its {names}"
+        f"the configuration of topic {topic!r} cannot be read, so its {names} is ignored. Grant DescribeConfigs on the "
+        f"topic (headrace acl create --{role} does this), or pass {names} to the {role}"
     )

@@ -1,4 +1,4 @@
-"""Transactions as an administrator sees them: which there are, which hang, and how they are ended."""
+"""Requests of administrators about transactions: list and describe them, find and abort hanging ones."""
 
 from __future__ import annotations
 
@@ -108,16 +108,16 @@ def list_transactions(
     producer_ids: Collection[int] = (),
     longer_than_ms: int = -1,
 ) -> Flow[list[TransactionListing]]:
-    """Ask every broker for the transactional ids that it coordinates; sorted by name.
+    """Return the transactional ids of all coordinators, sorted by name.
 
     Args:
         state: The client's state.
-        states: Only those in one of these states; all if there are none.
-        producer_ids: Only those of these producers; all if there are none.
-        longer_than_ms: Only open transactions that began longer ago; -1 for all.
+        states: Return only transactions in one of these states; empty returns all.
+        producer_ids: Return only transactions of these producers; empty returns all.
+        longer_than_ms: Return only transactions that have been open for longer than this; -1 returns all.
 
     Raises:
-        ApiError: A broker refuses; INVALID_REQUEST if a state has no such name.
+        ApiError: A broker refuses; INVALID_REQUEST, if a state is unknown.
     """
     yield from metadata.refresh(state, ())
     nodes = sorted(state.metadata.brokers)
@@ -142,7 +142,7 @@ def list_transactions(
                 ErrorCode.INVALID_REQUEST, f"no state of transactions is called {names}"
             )
         for each in outcome.transaction_states:
-            # To brokers the duration goes on after the end of a transaction.
+            # Brokers continue to count the duration after the end of a transaction.
             if longer_than_ms >= 0 and each.transaction_state not in _OPEN_STATES:
                 continue
             found[each.transactional_id] = TransactionListing(
@@ -152,7 +152,7 @@ def list_transactions(
 
 
 def describe_transaction(state: ClientState, transactional_id: str) -> Flow[TransactionDescription]:
-    """Ask the coordinator of a transactional id for its state.
+    """Request the state of a transactional id from its coordinator.
 
     Raises:
         ApiError: TRANSACTIONAL_ID_NOT_FOUND, TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
@@ -171,7 +171,7 @@ def describe_transaction(state: ClientState, transactional_id: str) -> Flow[Tran
             continue
         if len(response.transaction_states) != 1:
             raise ProtocolError(
-                f"the coordinator left transactional id {transactional_id!r} out of its answer"
+                f"the coordinator's response has no result for transactional id {transactional_id!r}"
             )
         [found] = response.transaction_states
         if not found.error_code:
@@ -216,10 +216,10 @@ def fence_producer(state: ClientState, transactional_id: str) -> Flow[None]:
 def describe_producers(
     state: ClientState, partitions: Iterable[TopicPartition]
 ) -> Flow[dict[TopicPartition, list[ProducerState]]]:
-    """Ask the leaders of partitions which producers they remember.
+    """Return the producers in each partition, from the leaders' state.
 
     Raises:
-        ApiError: The first partition that refuses.
+        ApiError: The error of the first partition that refuses.
     """
 
     def build(part: Mapping[TopicPartition, object]) -> Message:
@@ -260,12 +260,12 @@ def _producers(response: Message) -> list[Answer]:
 def find_hanging(
     state: ClientState, partitions: Iterable[TopicPartition], *, idle_since_ms: int
 ) -> Flow[list[HangingTransaction]]:
-    """Find transactions that are open in partitions, and of which no coordinator knows there.
+    """Return transactions that are open in a partition but not at their coordinator.
 
     Args:
         state: The client's state.
-        partitions: Where to look.
-        idle_since_ms: A transaction counts if its last record is older than this time, milliseconds since 1970.
+        partitions: The partitions to examine.
+        idle_since_ms: Return only transactions whose last record is older than this time, in milliseconds since 1970.
     """
     wanted = list(partitions)
     found = (yield from describe_producers(state, wanted)) if wanted else {}
@@ -292,7 +292,7 @@ def find_hanging(
 def _known_to_coordinators(
     state: ClientState, producer_ids: Collection[int]
 ) -> Flow[dict[int, TransactionDescription]]:
-    """Return what coordinators know of producers, by producer id."""
+    """Return the transactions at the coordinators, by producer id."""
     listings = yield from list_transactions(state, producer_ids=sorted(producer_ids))
     described: dict[int, TransactionDescription] = {}
     for each in listings:
@@ -301,7 +301,7 @@ def _known_to_coordinators(
         except ApiError as error:
             if error.code != ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
                 raise
-            continue  # it expired meanwhile
+            continue  # it has expired since it was listed
         described[each.producer_id] = description
     return described
 
@@ -315,9 +315,9 @@ def abort_hanging(
         The producer whose transaction it was.
 
     Raises:
-        ApiError: INVALID_TXN_STATE: no open transaction begins there, or it does not hang: its coordinator knows that
-            it is open in the partition, and the marker would abort a part of it. CLUSTER_AUTHORIZATION_FAILED, or what
-            else the leader refuses with.
+        ApiError: INVALID_TXN_STATE, if no open transaction begins at the offset, or if the coordinator knows the
+            transaction, so that it does not hang and the marker would abort a part of it; CLUSTER_AUTHORIZATION_FAILED,
+            or another error of the leader.
     """
     found = yield from describe_producers(state, [partition])
     owner = next(

@@ -1,4 +1,4 @@
-"""One SASL exchange with a broker: SaslHandshake 1, then SaslAuthenticate until both sides have said everything."""
+"""One SASL exchange with a broker: SaslHandshake version 1, then SaslAuthenticate until the mechanism is done."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from headrace.protocol.versions import VersionRange
 from headrace.security.mechanisms import SaslClient, SaslError
 
 HANDSHAKE_VERSION: Final = 1
-"""After version 0 the exchange would go on in bare tokens, and the broker could not say why it refuses."""
+"""The version of SaslHandshake. After version 0 the tokens would have no frames of requests, and a broker that refuses
+the login could not return a reason."""
 
 
-class SaslExchange:
+class SaslLogin:
     """One SASL exchange: the next request of a login. The connection sends it."""
 
     def __init__(self, client: SaslClient, peer: str) -> None:
         self.session_lifetime_ms = 0
-        """How long the broker takes us for who we are; 0 is for ever."""
+        """Milliseconds for which the broker accepts this login. 0 is without limit."""
         self._client = client
         self._peer = peer
 
@@ -32,26 +33,28 @@ class SaslExchange:
         """Return the first request.
 
         Raises:
-            AuthenticationError: The broker cannot be asked.
+            AuthenticationError: The broker does not support SASL, or only the version without reasons.
         """
         handshake = versions.get(ApiKey.SASL_HANDSHAKE)
         if handshake is None:
-            raise AuthenticationError(f"{self._peer} offers no SASL: {_WITHOUT_SASL}")
+            raise AuthenticationError(f"{self._peer} does not support SASL: {_WITHOUT_SASL}")
         if handshake.max < HANDSHAKE_VERSION or ApiKey.SASL_AUTHENTICATE not in versions:
             raise AuthenticationError(
-                f"{self._peer} is too old to log in to: it offers no SaslAuthenticate (Kafka 1.0 does)"
+                f"{self._peer} is too old for a login: it does not support SaslAuthenticate (Kafka 1.0 does)"
             )
         return SaslHandshakeRequest(mechanism=self._client.mechanism)
 
     def agreed(self, response: SaslHandshakeResponse) -> SaslAuthenticateRequest:
-        """Take the broker's word on the mechanism; return the first message of the mechanism.
+        """Handle the response to SaslHandshake; return the first message of the mechanism.
 
         Raises:
-            AuthenticationError: The broker does not offer it.
+            AuthenticationError: The broker does not support the mechanism, or SASL on this listener.
         """
         mechanism = self._client.mechanism
         if response.error_code == ErrorCode.ILLEGAL_SASL_STATE:
-            raise AuthenticationError(f"{self._peer} wants no SASL here: {_WITHOUT_SASL}")
+            raise AuthenticationError(
+                f"{self._peer} does not use SASL on this listener: {_WITHOUT_SASL}"
+            )
         if response.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
             offered = ", ".join(map(_printable, response.mechanisms)) or "none"
             raise AuthenticationError(
@@ -63,15 +66,15 @@ class SaslExchange:
         return SaslAuthenticateRequest(auth_bytes=self._client.first())
 
     def answered(self, response: SaslAuthenticateResponse) -> SaslAuthenticateRequest | None:
-        """Take the broker's answer; return the next message, None when the exchange is complete.
+        """Handle the response to SaslAuthenticate; return the next message, or None if the exchange is complete.
 
         Raises:
-            AuthenticationError: The broker refuses us, or does not prove that it knows us.
+            AuthenticationError: The broker refuses the credentials, or does not prove that it knows them.
         """
         client = self._client
         if response.error_code:
             text = response.error_message or ErrorCode(response.error_code).description
-            raise AuthenticationError(f"{self._peer} refuses to log us in: {_printable(text)}")
+            raise AuthenticationError(f"{self._peer} refuses the login: {_printable(text)}")
         try:
             message = client.step(bytes(response.auth_bytes))
         except SaslError as error:
@@ -89,5 +92,5 @@ _WITHOUT_SASL: Final = "set security.protocol=PLAINTEXT or SSL, or use the port 
 
 
 def _printable(text: str) -> str:
-    """Return what a broker says in one line of a bounded length."""
+    """Return a text from the broker on one line, with at most 300 characters."""
     return "".join(char if char.isprintable() else "?" for char in text[:300])

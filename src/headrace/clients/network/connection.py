@@ -1,8 +1,8 @@
 """One connection to a broker, without the socket: framing, correlation ids, versions and pending requests.
 
-A driver owns one `Connection` for each socket. It writes the buffers of `take_output`, receives into `get_buffer`,
-calls `bytes_received`, and takes outcomes from `take_completed`. Responses come in the order of the requests, because a
-Kafka broker answers a connection in order. Anything else is a protocol error, and the connection must be closed.
+A driver owns one `BrokerConnection` for each socket. It writes the buffers of `take_output`, receives into
+`get_buffer`, calls `bytes_received`, and takes outcomes from `take_completed`. Responses come in the order of the
+requests, because a Kafka broker answers a connection in order. Anything else is a protocol error, and the connection must be closed.
 
 Requests may be sent before the versions of the broker are known: they wait until the handshake is done. The handshake
 is ApiVersions in the newest version of the client. A broker that does not support it answers in version 0 with error 35
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from headrace import __version__
-from headrace.clients.network.authentication import HANDSHAKE_VERSION, SaslExchange
+from headrace.clients.network.authentication import HANDSHAKE_VERSION, SaslLogin
 from headrace.clients.network.versions import (
     CLIENT_MAX_VERSIONS,
     choose_version,
@@ -74,7 +74,7 @@ class _InFlight(NamedTuple, Generic[K]):
     """The token of the request; None for requests of the connection itself."""
 
 
-class Connection(Generic[K]):
+class BrokerConnection(Generic[K]):
     """The protocol state of one connection; `K` is the type of the tokens that identify requests."""
 
     def __init__(
@@ -105,7 +105,7 @@ class Connection(Generic[K]):
         self.session_lifetime_ms = 0
         """Milliseconds for which the last login is valid; 0 is without limit."""
         self._authenticates = authenticates
-        self._exchange: SaslExchange | None = None
+        self._exchange: SaslLogin | None = None
         """The login that is pending or running; None if there is none."""
         self._exchanging = False
         self._holding = True
@@ -162,7 +162,7 @@ class Connection(Generic[K]):
         if self._holding:
             self._waiting.append((request, token, answered, max_version))
             return
-        assert self.versions is not None, "requests wait for the handshake"
+        assert self.versions is not None, "requests are sent after the handshake only"
         api_key = request.API_KEY
         try:
             version = choose_version(
@@ -191,7 +191,7 @@ class Connection(Generic[K]):
             AuthenticationError: The broker does not support the login; close the connection.
         """
         self._holding = True
-        self._exchange = SaslExchange(client, self.peer)
+        self._exchange = SaslLogin(client, self.peer)
         if not self._in_flight:
             self._begin_exchange()
 
@@ -298,7 +298,7 @@ class Connection(Generic[K]):
 
     def _frame_received(self, frame: memoryview) -> None:
         if not self._in_flight:
-            raise ProtocolError(f"{self.peer} sent a response that nothing asked for")
+            raise ProtocolError(f"{self.peer} sent a response without a request")
         entry = self._in_flight.popleft()
         correlation_id = int.from_bytes(frame[:4], "big", signed=True)
         if correlation_id != entry.correlation_id:
@@ -328,11 +328,13 @@ class Connection(Generic[K]):
             return
         _, response = decode_response(frame, entry.response_type, entry.version)
         exchange = self._exchange
-        assert exchange is not None, "only an exchange asks for this"
+        assert exchange is not None, (
+            "only a login sends requests of the connection after the handshake"
+        )
         if isinstance(response, SaslHandshakeResponse):
             self._ask_login(exchange.agreed(response))
             return
-        assert isinstance(response, SaslAuthenticateResponse), "nothing else is asked for"
+        assert isinstance(response, SaslAuthenticateResponse), "a login has these two requests only"
         request = exchange.answered(response)
         if request is not None:
             self._ask_login(request)
@@ -344,14 +346,14 @@ class Connection(Generic[K]):
         self._release()
 
     def _begin_exchange(self) -> None:
-        assert self._exchange is not None, "there is one to begin"
-        assert self.versions is not None, "the handshake comes first"
+        assert self._exchange is not None, "the caller has checked that a login is pending"
+        assert self.versions is not None, "a login begins after the handshake"
         request = self._exchange.begin(self.versions)
         self._exchanging = True
         self._encode(request, HANDSHAKE_VERSION, None)
 
     def _ask_login(self, request: SaslAuthenticateRequest) -> None:
-        assert self.versions is not None, "the handshake comes first"
+        assert self.versions is not None, "a login begins after the handshake"
         ours = our_range(request)
         theirs = self.versions.get(request.API_KEY)
         version = choose_version(request.API_KEY, ours, theirs, peer=self.peer)

@@ -8,8 +8,8 @@ from typing import Protocol
 
 from headrace.clients.engine import Outcome
 from headrace.clients.flows.effects import Call
-from headrace.clients.network.connection import Connection
-from headrace.clients.network.reach import Address, patience_ms
+from headrace.clients.network.connection import BrokerConnection
+from headrace.clients.network.outages import Address, patience_ms
 from headrace.errors import HeadraceError
 
 OnDone = Callable[[Outcome], object]
@@ -59,19 +59,23 @@ class Link:
         "channel",
         "connection",
         "expires_ms",
-        "heard_ms",
         "logins",
         "lost",
         "open",
         "pending",
         "ready",
+        "received_ms",
         "renew_at_ms",
         "setup_until_ms",
         "socket",
     )
 
     def __init__(
-        self, address: Address, channel: str, connection: Connection[Pending], setup_until_ms: int
+        self,
+        address: Address,
+        channel: str,
+        connection: BrokerConnection[Pending],
+        setup_until_ms: int,
     ) -> None:
         self.address = address
         self.channel = channel
@@ -86,8 +90,8 @@ class Link:
         """The error with which the connection was closed; None while it is in use."""
         self.pending: deque[Pending] = deque()
         """The calls on the connection, oldest first; finished ones are removed lazily."""
-        self.heard_ms = 0
-        """The time at which bytes were last received."""
+        self.received_ms = 0
+        """The time at which a response was last received."""
         self.logins = 0
         """The number of logins that the pool has handled; the connection counts all of them."""
         self.expires_ms = 0
@@ -101,27 +105,27 @@ class Link:
 
     @property
     def peer(self) -> str:
-        """HOST:PORT, an IPv6 address in brackets."""
+        """HOST:PORT of the broker, with an IPv6 address in brackets."""
         return peer_name(self.address)
 
 
 class Shell(Protocol):
-    """Acts for a pool. No method blocks; each may report a loss before it returns."""
+    """Performs the I/O of a pool. No method blocks. Each may report a lost connection before it returns."""
 
     def open(self, link: Link) -> None:
         """Begin to connect; then call `Pool.connected`, or `Pool.lost`."""
 
     def flush(self, link: Link) -> None:
-        """Write the connection's output, now or as soon as the socket takes it."""
+        """Write the connection's output, now or as soon as the socket accepts it."""
 
     def authenticate(self, link: Link) -> None:
         """Get fresh credentials, now or later; then call `Pool.present`, or `Pool.denied`."""
 
     def close(self, link: Link) -> None:
-        """Close what was opened for the link; reports nothing."""
+        """Close the socket of the link, without a report to the pool."""
 
 
-class Walk:
+class BrokerSearch:
     """The search for any broker on one channel: one address after the other, until a handshake succeeds."""
 
     __slots__ = ("addresses", "failures", "link", "waiting")
@@ -131,7 +135,9 @@ class Walk:
         self.link: Link | None = None
         """The connection that is being tried; None if there is none."""
         self.failures: list[str] = []
+        """The reasons why earlier connections of this search failed."""
         self.waiting: list[Pending] = []
+        """The calls that wait for the result of the search."""
 
 
 def unsettled(link: Link) -> Iterator[Pending]:
@@ -142,6 +148,6 @@ def unsettled(link: Link) -> Iterator[Pending]:
 
 
 def peer_name(address: Address) -> str:
-    """Return HOST:PORT, an IPv6 address in brackets."""
+    """Return HOST:PORT, with an IPv6 address in brackets."""
     host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -11,15 +11,24 @@ After a broker has refused the credentials, calls to it fail at once for a momen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from headrace.clients.config import ClientConfig, parse_bootstrap
 from headrace.clients.engine import ANY_NODE_SHARE, Outcome
 from headrace.clients.flows.effects import ANY_NODE, Call, ClientState
-from headrace.clients.network.connection import Completed, Connection
-from headrace.clients.network.links import Link, OnDone, Pending, Shell, Walk, peer_name, unsettled
-from headrace.clients.network.reach import REPORT_AFTER_MS, Address, Reach
+from headrace.clients.network.addresses import Addresses
+from headrace.clients.network.connection import BrokerConnection, Completed
+from headrace.clients.network.links import (
+    BrokerSearch,
+    Link,
+    OnDone,
+    Pending,
+    Shell,
+    peer_name,
+    unsettled,
+)
+from headrace.clients.network.outages import REPORT_AFTER_MS, Address, Outages
 from headrace.errors import (
     AuthenticationError,
     ClosedError,
@@ -29,8 +38,6 @@ from headrace.errors import (
 )
 from headrace.security.mechanisms import SaslClient
 
-HANG_UPS: Final = 3
-"""The number of connections that a broker closes on the first request before the pool reports a wrong protocol."""
 RENEWAL_PAUSE_MS: Final = 1000
 """Milliseconds before credentials for a new login are requested again after a failure."""
 
@@ -63,7 +70,9 @@ class Pool:
                 not log in at the same time.
             report: Logs that a broker does not answer, or answers again.
         """
-        self._reach = Reach(lambda address, text: report(f"broker {peer_name(address)}: {text}"))
+        self._outages = Outages(
+            lambda address, text: report(f"broker {peer_name(address)}: {text}")
+        )
         self.links: dict[tuple[Address, str], Link] = {}
         self.lost_connections = 0
         """The number of connections that have ended after their handshake."""
@@ -73,17 +82,11 @@ class Pool:
         self._config = config
         self._shell = shell
         self._now_ms = now_ms
-        self._shuffle = shuffle
         self._on_error = on_error
         self._renewal_share = renewal_share
-        self._bootstrap = parse_bootstrap(config.bootstrap_servers)
-        self._walks: dict[str, Walk] = {}
-        self._hung_up: dict[Address, int] = {}
-        """How often a broker has closed a connection on the first request, by address."""
-        self._failed_ms: dict[Address, int] = {}
-        """The time of the last failure of an address. Such addresses are tried last."""
-        self._refusals: dict[Address, tuple[AuthenticationError, int]] = {}
-        """The error of a refused login, and the time until which calls fail with it, by address."""
+        self._addresses = Addresses(state, parse_bootstrap(config.bootstrap_servers), shuffle)
+        self._searches: dict[str, BrokerSearch] = {}
+        """The running searches for any broker, by channel."""
         self._closed: ClosedError | None = None
 
     # Calls of the engine
@@ -125,7 +128,7 @@ class Pool:
     @property
     def busy(self) -> bool:
         """Whether the pool waits for an event of a socket."""
-        if self._walks:
+        if self._searches:
             return True
         return any(
             not link.ready or link.authenticating or not link.connection.idle
@@ -135,7 +138,9 @@ class Pool:
     @property
     def next_deadline_ms(self) -> int | None:
         """The latest time for the next `expire`; None if nothing depends on the time."""
-        moments = [pending.deadline_ms for walk in self._walks.values() for pending in walk.waiting]
+        moments = [
+            pending.deadline_ms for search in self._searches.values() for pending in search.waiting
+        ]
         for link in self.links.values():
             if not link.ready:
                 moments.append(link.setup_until_ms)
@@ -149,7 +154,7 @@ class Pool:
             silent_ms = self._report_silence_ms(link)
             if silent_ms is not None:
                 moments.append(silent_ms)
-        report_ms = self._reach.next_deadline_ms
+        report_ms = self._outages.next_deadline_ms
         if report_ms is not None:
             moments.append(report_ms)
         return min(moments, default=None)
@@ -157,29 +162,29 @@ class Pool:
     @property
     def trouble(self) -> str | None:
         """The reported reason why no broker can be reached at present; None if one can."""
-        return None if self._answering else self._reach.reason(self._now_ms())
+        return None if self._answering else self._outages.reason(self._now_ms())
 
     @property
     def _answering(self) -> set[Address]:
         """The brokers with a connection that are not reported as unreachable."""
         ready = {link.address for link in self.links.values() if link.ready}
-        return {address for address in ready if not self._reach.is_away(address)}
+        return {address for address in ready if not self._outages.is_away(address)}
 
     def _report_silence_ms(self, link: Link) -> int | None:
         """Return when a silent connection must be reported; None if it need not be."""
-        if not link.ready or self._reach.is_away(link.address):
+        if not link.ready or self._outages.is_away(link.address):
             return None
         pending = next(unsettled(link), None)
         if pending is None or pending.patience_ms is None:
             return None
-        return max(pending.sent_ms, link.heard_ms) + pending.patience_ms
+        return max(pending.sent_ms, link.received_ms) + pending.patience_ms
 
     def expire(self, now_ms: int) -> None:
         """Fail calls that have timed out, close silent connections, and report brokers that do not answer."""
         for link in list(self.links.values()):
             silent_ms = self._report_silence_ms(link)
             if silent_ms is not None and silent_ms <= now_ms:
-                self._reach.silent(link.address, silent_ms - REPORT_AFTER_MS, now_ms)
+                self._outages.silent(link.address, silent_ms - REPORT_AFTER_MS, now_ms)
             if not link.ready and link.setup_until_ms <= now_ms:
                 if link.open:
                     self.lost(link, "does not answer the handshake")
@@ -192,24 +197,24 @@ class Pool:
                 self._fail(late, TransportError(f"{link.peer} did not answer in time"))
                 if link.renew_at_ms is not None and link.renew_at_ms <= now_ms:
                     self._renew(link, now_ms)
-        for walk in list(self._walks.values()):
-            late = [pending for pending in walk.waiting if pending.deadline_ms <= now_ms]
-            walk.waiting = [pending for pending in walk.waiting if pending not in late]
-            tried = [] if walk.link is None else [f"{walk.link.peer} did not answer in time"]
-            self._fail(late, TransportError("; ".join(walk.failures + tried)))
-        self._reach.expire(now_ms, self._answering)
+        for search in list(self._searches.values()):
+            late = [pending for pending in search.waiting if pending.deadline_ms <= now_ms]
+            search.waiting = [pending for pending in search.waiting if pending not in late]
+            tried = [] if search.link is None else [f"{search.link.peer} did not answer in time"]
+            self._fail(late, TransportError("; ".join(search.failures + tried)))
+        self._outages.expire(now_ms, self._answering)
 
     def close(self) -> None:
         """Close all connections, fail all calls, and accept no more."""
         self._closed = ClosedError("the client was closed")
-        self._reach.clear()
-        walks, self._walks = self._walks, {}
-        for walk in walks.values():
-            self._fail(walk.waiting, self._closed)
+        self._outages.clear()
+        searches, self._searches = self._searches, {}
+        for search in searches.values():
+            self._fail(search.waiting, self._closed)
         for link in list(self.links.values()):
             self._drop(link, self._closed)
 
-    # Reports of the shell
+    # Events from the shell
 
     def connected(self, link: Link) -> None:
         """Note that the socket of a link is open."""
@@ -221,23 +226,23 @@ class Pool:
         """Handle the responses that a connection has decoded."""
         if link.lost is not None:
             return
-        link.heard_ms = self._now_ms()
+        link.received_ms = self._now_ms()
         if not link.ready:
             self._shake_hands(link)
         elif link.authenticating:
             self._flush(link)
             self._note_login(link)
-        elif self._reach.is_away(link.address):
-            self._note_answer(link.address, link.heard_ms)
+        elif self._outages.is_away(link.address):
+            self._note_answer(link.address, link.received_ms)
         self._settle(link.connection.take_completed())
 
     def _note_answer(self, address: Address, now_ms: int) -> None:
-        """Note that a broker answers (again); its other connections get time to answer, too."""
-        if self._reach.is_away(address):
+        """Note that a broker answers. If its outage was reported, its other connections get more time to answer."""
+        if self._outages.is_away(address):
             for link in self.links.values():
                 if link.address == address:
-                    link.heard_ms = now_ms
-        self._reach.answered(address, now_ms)
+                    link.received_ms = now_ms
+        self._outages.answered(address, now_ms)
 
     def present(self, link: Link, client: SaslClient) -> None:
         """Log in with these credentials when all earlier requests have responses."""
@@ -265,7 +270,7 @@ class Pool:
             link.renew_at_ms = now_ms + max(RENEWAL_PAUSE_MS, (link.expires_ms - now_ms) // 2)
             self._on_error(error)
             return
-        self._refusals[link.address] = (error, now_ms + self._config.retry_backoff_max_ms)
+        self._addresses.refused(link.address, error, now_ms + self._config.retry_backoff_max_ms)
         self._give_up(link, error)
 
     def lost(self, link: Link, reason: str) -> None:
@@ -278,12 +283,11 @@ class Pool:
         hung_up = link.lost is None and reason.startswith(("closed", "lost"))
         supposed = self._supposed(link) if hung_up else ""
         text = f"{link.peer} {reason}{supposed}"
-        if supposed and link.connection.answers:
-            # The broker is not starting: it answers the handshake, and closes the connection on the next request.
-            self._hung_up[link.address] = self._hung_up.get(link.address, 0) + 1
-            if self._hung_up[link.address] >= HANG_UPS:
-                self.denied(link, AuthenticationError(text))
-                return
+        answers = supposed and link.connection.answers
+        if answers and self._addresses.refuses_first_requests(link.address):
+            # The broker is not starting: it answers each handshake, and closes the connection on the next request.
+            self.denied(link, AuthenticationError(text))
+            return
         self._give_up(link, TransportError(text))
 
     def failed(self, link: Link, error: Exception) -> None:
@@ -301,12 +305,12 @@ class Pool:
         if link.lost is not None:
             return
         if not link.ready:
-            self._failed_ms[link.address] = self._now_ms()
-            self._reach.failed(link.address, str(error), self._now_ms())
+            self._addresses.failed(link.address, self._now_ms())
+            self._outages.failed(link.address, str(error), self._now_ms())
         self._drop(link, error)
-        walk = self._walks.get(link.channel)
-        if walk is not None and walk.link is link:
-            self._try_next(link.channel, walk, error)
+        search = self._searches.get(link.channel)
+        if search is not None and search.link is link:
+            self._try_next(link.channel, search, error)
 
     def _supposed(self, link: Link) -> str:
         """Return a hint about `security.protocol` for a broker that closes the connection without any response."""
@@ -325,7 +329,7 @@ class Pool:
         link = self.links.get((address, channel))
         if link is not None:
             return link
-        connection: Connection[Pending] = Connection(
+        connection: BrokerConnection[Pending] = BrokerConnection(
             client_id=self._config.client_id,
             peer=peer_name(address),
             max_frame_bytes=self._config.receive_message_max_bytes,
@@ -334,13 +338,12 @@ class Pool:
         now_ms = self._now_ms()
         until_ms = now_ms + self._config.socket_connection_setup_timeout_ms
         link = Link(address, channel, connection, until_ms)
-        refusal, refused_until_ms = self._refusals.pop(address, (None, 0))
-        if refusal is not None and now_ms < refused_until_ms:
-            self._refusals[address] = (refusal, refused_until_ms)
+        refusal = self._addresses.refusal(address, now_ms)
+        if refusal is not None:
             link.lost = refusal
             return link
         self.links[address, channel] = link
-        self._reach.trying(address, now_ms)
+        self._outages.trying(address, now_ms)
         try:
             self._shell.open(link)
         except Exception as error:  # noqa: BLE001 - calls that wait for the connection get it
@@ -350,25 +353,25 @@ class Pool:
     def _shake_hands(self, link: Link) -> None:
         if link.connection.ready:
             link.ready = True
-            self._failed_ms.pop(link.address, None)
+            self._addresses.succeeded(link.address)
             now_ms = self._now_ms()
             self._note_answer(link.address, now_ms)
             for pending in link.pending:
                 pending.silent_from_ms = now_ms + pending.limit_ms
             self._note_login(link)
-        # What waited for the handshake goes out now; or the handshake goes on.
+        # This sends the requests that waited for the handshake, or the next request of the handshake.
         self._flush(link)
         if link.lost is not None:
-            return  # calls to any broker have gone on to the next address
+            return  # the search has continued with the next address
         if link.connection.wants_credentials and not link.authenticating:
             link.authenticating = True
             self._authenticate(link)
-        walk = self._walks.pop(link.channel, None) if link.ready else None
-        for pending in walk.waiting if walk is not None else ():
+        search = self._searches.pop(link.channel, None) if link.ready else None
+        for pending in search.waiting if search is not None else ():
             self._carry(link, pending)
 
     def _note_login(self, link: Link) -> None:
-        """See to it that the connection logs in again before its session ends, if it has logged in."""
+        """Schedule the next login of a connection that has logged in, before the session ends."""
         connection = link.connection
         if link.logins == connection.logins:
             return
@@ -382,13 +385,13 @@ class Pool:
             link.renew_at_ms = now_ms + round(lifetime_ms * self._renewal_share())
 
     def _renew(self, link: Link, now_ms: int) -> None:
-        """Log in again, or see whether that has taken too long."""
+        """Log in again, or close the connection if a running login has taken too long."""
         if link.authenticating and link.connection.logging_in:
             self.lost(link, "did not answer the login in time")
             return
         link.renew_at_ms = now_ms + self._config.socket_connection_setup_timeout_ms
         if link.authenticating:
-            return  # credentials are being got, or an answer is waited for that has a deadline of its own
+            return  # the credentials are requested, or a request before the login is pending and has its own deadline
         link.authenticating = True
         if link.expires_ms <= now_ms:
             link.connection.hold()
@@ -417,7 +420,9 @@ class Pool:
         pending.sent_ms = self._now_ms()
         pending.silent_from_ms = pending.sent_ms + pending.limit_ms
         connection = link.connection
-        link.pending.append(pending)  # before anything can fail: from here on it has a deadline
+        link.pending.append(
+            pending
+        )  # before any code that can fail, so that the call has a deadline
         connection.send(call.request, pending, answered=call.answered, max_version=call.max_version)
         if link.ready:
             self._flush(link)
@@ -435,49 +440,42 @@ class Pool:
         self._settle(link.connection.abandon(error))
         link.pending.clear()
 
-    # Any broker will do
+    # Calls to any broker
 
     def _submit_anywhere(self, pending: Pending, channel: str) -> None:
         ready = [link for link in self.links.values() if link.channel == channel and link.ready]
         if ready:
             self._carry(min(ready, key=lambda link: len(link.pending)), pending)
             return
-        walk = self._walks.get(channel)
-        if walk is not None:
-            walk.waiting.append(pending)
+        search = self._searches.get(channel)
+        if search is not None:
+            search.waiting.append(pending)
             return
-        self._walks[channel] = walk = Walk(self._addresses())
-        walk.waiting.append(pending)
-        self._step(channel, walk)
+        self._searches[channel] = search = BrokerSearch(self._addresses.in_order())
+        search.waiting.append(pending)
+        self._step(channel, search)
 
-    def _addresses(self) -> Sequence[Address]:
-        """Return where a broker may be found: known brokers, then bootstrap servers, those that failed last."""
-        known = [(broker.host, broker.port) for broker in self._state.metadata.brokers.values()]
-        self._shuffle(known)
-        every = dict.fromkeys(known + self._bootstrap)
-        return sorted(every, key=lambda address: self._failed_ms.get(address, 0))
-
-    def _try_next(self, channel: str, walk: Walk, error: HeadraceError) -> None:
-        """Go on behind an address that failed; where we were refused, other brokers will not think otherwise."""
-        walk.failures.append(str(error))
+    def _try_next(self, channel: str, search: BrokerSearch, error: HeadraceError) -> None:
+        """Try the next address after a failure. A refused login fails all calls: other brokers would refuse it, too."""
+        search.failures.append(str(error))
         if isinstance(error, AuthenticationError):
-            self._walks.pop(channel, None)
-            self._fail(walk.waiting, error)
+            self._searches.pop(channel, None)
+            self._fail(search.waiting, error)
         else:
-            self._step(channel, walk)
+            self._step(channel, search)
 
-    def _step(self, channel: str, walk: Walk) -> None:
-        """Try the next address; when there is none, or nobody waits any more, the search is over."""
-        while walk.waiting and walk.addresses:
-            walk.link = link = self._link(walk.addresses.popleft(), channel)
+    def _step(self, channel: str, search: BrokerSearch) -> None:
+        """Try the next address. End the search if there is no address left, or if no call waits."""
+        while search.waiting and search.addresses:
+            search.link = link = self._link(search.addresses.popleft(), channel)
             if link.lost is None:
                 return
             if isinstance(link.lost, AuthenticationError):
-                self._try_next(channel, walk, link.lost)
+                self._try_next(channel, search, link.lost)
                 return
-            walk.failures.append(str(link.lost))
-        self._walks.pop(channel, None)
-        self._fail(walk.waiting, TransportError("; ".join(walk.failures)))
+            search.failures.append(str(link.lost))
+        self._searches.pop(channel, None)
+        self._fail(search.waiting, TransportError("; ".join(search.failures)))
 
     # Outcomes
 
@@ -496,5 +494,5 @@ class Pool:
         pending.done = True
         try:
             pending.on_done(outcome)
-        except Exception as error:  # noqa: BLE001 - one caller's fault must not leave the others waiting
+        except Exception as error:  # noqa: BLE001 - other callers must get their outcomes nevertheless
             self._on_error(error)

@@ -1,1 +1,1 @@
-"""The producer: `core.py` decides, `sender.py` carries batches, `blocking.py` and `aio.py` are its two faces."""
+"""The producer: `core.py` decides, `sender.py` sends batches, `blocking.py` and `aio.py` are the public clients."""

@@ -30,7 +30,7 @@ _PRODUCER: Final = struct.Struct(">qhi")
 _UINT32: Final = struct.Struct(">I")
 
 
-class Batch:
+class ProducerBatch:
     """One batch, from its first record to its acknowledgement."""
 
     __slots__ = (
@@ -67,7 +67,7 @@ class Batch:
         self.base_sequence = -1
         """The sequence number of the first record; -1 without idempotence, and until the batch is encoded."""
         self.attempts = 0
-        """How often the batch was sent."""
+        """The number of times that the batch was sent."""
         self.doubtful = False
         """Whether the batch may be written though no response said so. Only a retry with the same producer id, epoch
         and sequence number can find out."""
@@ -118,9 +118,9 @@ class PartitionQueue:
 
     def __init__(self, topic_partition: TopicPartition) -> None:
         self.topic_partition = topic_partition
-        self.open: Batch | None = None
-        self.ready: deque[Batch] = deque()
-        self.in_flight: list[Batch] = []
+        self.open: ProducerBatch | None = None
+        self.ready: deque[ProducerBatch] = deque()
+        self.in_flight: list[ProducerBatch] = []
         self.identity = ProducerIdentity()
         """The producer id and epoch of the queue's sequence numbers. The producer may have newer ones; see `adopt`."""
         self.next_sequence = 0
@@ -156,7 +156,7 @@ class PartitionQueue:
             self.ready.append(self.open)
             self.open = None
 
-    def take(self) -> Batch:
+    def take(self) -> ProducerBatch:
         """Take the first ready batch for sending; encode it and number its records if that is not done."""
         batch = self.ready[0]
         if batch.builder is not None:
@@ -169,7 +169,7 @@ class PartitionQueue:
         self.in_flight.append(batch)
         return batch
 
-    def put_back(self, batch: Batch, muted_until_ms: int) -> None:
+    def put_back(self, batch: ProducerBatch, muted_until_ms: int) -> None:
         """Put a failed batch back to its position in the queue."""
         self.in_flight.remove(batch)
         # Batches are sent in order, so the failed batches with lower sequence numbers were sent before this one.
@@ -177,7 +177,7 @@ class PartitionQueue:
         self.ready.insert(earlier, batch)
         self.muted_until_ms = max(self.muted_until_ms, muted_until_ms)
 
-    def is_first_outstanding(self, batch: Batch) -> bool:
+    def is_first_outstanding(self, batch: ProducerBatch) -> bool:
         """Whether no earlier batch of the partition is pending."""
         others = [*self.in_flight, *(other for other in self.ready if other.attempts > 0)]
         return not any(precedes(other, batch) for other in others if other is not batch)
@@ -213,7 +213,7 @@ def add_sequence(sequence: int, count: int) -> int:
     return (sequence + count) & MAX_SEQUENCE
 
 
-def precedes(first: Batch, second: Batch) -> bool:
+def precedes(first: ProducerBatch, second: ProducerBatch) -> bool:
     """Whether one sent batch of a partition precedes another, also where sequence numbers wrap to 0."""
     if first.base_sequence < 0 or second.base_sequence < 0:
         return first.created_ms < second.created_ms
@@ -222,18 +222,18 @@ def precedes(first: Batch, second: Batch) -> bool:
 
 
 def split(
-    batch: Batch,
+    batch: ProducerBatch,
     compression: Compression,
     identity: ProducerIdentity,
     *,
     transactional: bool = False,
-) -> list[Batch]:
+) -> list[ProducerBatch]:
     """Split a batch that is too large for its topic into two, which keep its sequence numbers."""
     _, records = read_batch(batch.data)
     middle = (len(records) + 1) // 2
     halves = []
     for start, part in ((0, records[:middle]), (middle, records[middle:])):
-        half = Batch(batch.topic_partition, BatchBuilder(), batch.created_ms)
+        half = ProducerBatch(batch.topic_partition, BatchBuilder(), batch.created_ms)
         half.builder = None
         half.encoded_count = len(part)
         half.attempts = batch.attempts

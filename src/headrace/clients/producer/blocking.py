@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from headrace.clients.arguments import checks_arguments, unchecked
 from headrace.clients.config import ProducerConfig
 from headrace.clients.drivers import Target, closed_on_error, open_blocking_driver
-from headrace.clients.drivers.local import port_of
+from headrace.clients.drivers.local_target import port_of
 from headrace.clients.engine import UNLIMITED_MS
 from headrace.clients.flows.effects import Flow
 from headrace.clients.flows.transactions import GroupMember
@@ -28,7 +28,7 @@ from headrace.clients.producer.settings import producer_config, warn
 from headrace.clients.producer.transaction_offsets import (
     GroupConsumer,
     Offsets,
-    check_place,
+    check_not_rejoined,
     checked_offsets,
     member_of,
 )
@@ -74,16 +74,16 @@ class Producer(BlockingProducerLifetime):
 
         Args:
             target: HOST:PORT, several separated by commas, or a `Broker` of this process.
-            acks: Who must store a record: "all" in-sync replicas (default), the leader (1), or nobody (0).
+            acks: The replicas that must store a record: "all" in-sync ones (default), the leader (1), or none (0).
             compression: none (default), gzip, snappy, lz4 or zstd.
             linger_ms: Milliseconds that a batch which is not full waits for more records. None is 5.
-            batch_size: The size in bytes at which a batch is full. None is 64 KiB.
+            batch_size: The size in bytes at which a batch is full. None is 65,536.
             idempotence: Whether brokers discard a batch that a retry sends again; needs acks=all. None is true, unless
                 another setting excludes it.
             transactional_id: The producer's name for transactions, the same after a restart. A second producer with the
                 same name fences the first one. With a name, records are sent inside transactions only.
             transaction_timeout_ms: Milliseconds that a transaction may be open. Then its coordinator aborts it, and the
-                producer is fenced. None is one minute.
+                producer is fenced. None is 60,000.
             partitioner: key_hash, round_robin, sticky, random, a registered name, or a class of your own. None is the
                 partitioner that the topic's configuration names (`headrace.partitioner`), or key_hash.
             serde: How values become bytes: a name (bytes, str, json, ...), a type that is written as JSON, or a serde.
@@ -173,7 +173,7 @@ class Producer(BlockingProducerLifetime):
         tags: Collection[str] = (),
         on_delivery: Callable[[DeliveryFuture], object] | None = None,
     ) -> DeliveryFuture:
-        """Add a record to its partition's batch; wait only for the topic's metadata and for room in the buffer.
+        """Add a record to its partition's batch; wait only for the topic's metadata and for space in the buffer.
 
         Args:
             topic: The topic. If it does not exist, the broker may create it.
@@ -350,7 +350,7 @@ class Producer(BlockingProducerLifetime):
             FatalTransactionError: The producer cannot be used any more.
         """
         member = member_of(group)
-        check = partial(check_place, group, member)
+        check = partial(check_not_rejoined, group, member)
         flow = self._core.transaction().send_offsets(checked_offsets(offsets), member, check)
         self._transact(flow)
 

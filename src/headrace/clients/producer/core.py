@@ -15,7 +15,7 @@ from headrace.clients.partitioners import (
     Partitioner,
     Sticky,
 )
-from headrace.clients.producer.batches import Batch, PartitionQueue
+from headrace.clients.producer.batches import PartitionQueue, ProducerBatch
 from headrace.clients.producer.delivery import Delivery, Fate, check_callback
 from headrace.clients.producer.known_topics import KnownTopics
 from headrace.clients.producer.many import Many, Rows
@@ -40,7 +40,7 @@ from headrace.types import TopicPartition
 D = TypeVar("D", bound=Delivery)
 
 LAST_ABORT_MS: Final = 5_000
-"""How long a close tries at least to end a transaction that is open."""
+"""The least number of milliseconds for which `close` tries to end an open transaction."""
 
 
 class ProducerCore(Generic[D]):
@@ -261,7 +261,7 @@ class ProducerCore(Generic[D]):
         headers: Headers,
         timestamp_ms: int,
         partition: int | None,
-    ) -> Batch:
+    ) -> ProducerBatch:
         number = partition
         if number is None:
             number = topic.partitioner.partition(key, value, topic.available, topic.count)
@@ -278,7 +278,7 @@ class ProducerCore(Generic[D]):
                 return self._append(
                     topic, key, value, headers=headers, timestamp_ms=timestamp_ms, partition=number
                 )
-        batch = Batch(queue.topic_partition, self._new_builder(), self._engine.now_ms)
+        batch = ProducerBatch(queue.topic_partition, self._new_builder(), self._engine.now_ms)
         batch.append(key, value, headers, timestamp_ms)
         if batch.size > self._config.max_request_size:
             limit = self._config.max_request_size
@@ -304,11 +304,11 @@ class ProducerCore(Generic[D]):
     # Waiting, as flows
 
     def prepare(self, topic: str, partition: int | None) -> Flow[None]:
-        """Look up a topic, or a partition of it, and wait until the buffer has room.
+        """Look up a topic, or a partition of it, and wait until the buffer has space.
 
         Raises:
             ApiError: There is no such topic, or it may not be written.
-            TransportError: No broker answered, or no room appeared, in time.
+            TransportError: No broker answered, or no space became free, in time.
         """
         self._check_sending()
         if not isinstance(topic, str):
@@ -410,7 +410,7 @@ class ProducerCore(Generic[D]):
         return [partition for _, partition in self._engine.state.metadata.partitions(topic)]
 
     def forget(self, topic: str) -> None:
-        """Look a topic's serdes and partitioner up again with the next record for it."""
+        """Forget a topic, so that the next record for it looks up its serdes and its partitioner again."""
         self._known.forget(topic)
 
     # Whether records may be sent

@@ -38,7 +38,7 @@ class KnownTopics:
         """Prepare an empty collection; the arguments are those of `ProducerCore`.
 
         Raises:
-            ConfigError: There is no such partitioner or serde.
+            ConfigError: The partitioner or the serde is unknown.
         """
         self.by_name: dict[str, ProducerTopic] = {}
         self._engine = engine
@@ -55,8 +55,8 @@ class KnownTopics:
         """Look up a topic's partitions, partitioner and serdes.
 
         Raises:
-            ApiError: There is no such topic, or the client may not see it.
-            ConfigError: The topic names a serde that this process does not know.
+            ApiError: The topic does not exist, or the client may not describe it.
+            ConfigError: The topic names a serde that is unknown in this process.
             TransportError: No broker answered in time.
         """
         yield from metadata.ensure_named(self._engine.state, topic, auto_create=True)
@@ -84,9 +84,9 @@ class KnownTopics:
             return partitioner_factory(named)(self._choose)
         except ConfigError as error:
             reason = (
-                f"topic {topic!r} names its partitioner in {PARTITIONER}: {error}. To do without it, give the producer "
-                "another one, partitioner=..., or the record a partition; on the command line, --partitioner NAME or "
-                "MODULE:CLASS, or --partition N"
+                f"topic {topic!r} names its partitioner in {PARTITIONER}: {error}. Install or register it, pass "
+                "another partitioner to the producer (partitioner=...), or name a partition for each record; on the "
+                "command line, --partitioner NAME or MODULE:CLASS, or --partition N"
             )
             return Unusable(reason, partial(self.forget, topic))
 
@@ -101,7 +101,7 @@ class KnownTopics:
             self._warn(hidden_settings(topic, "producer", ", ".join(missing)))
 
     def _count_records(self, topic: str) -> Flow[int]:
-        """Return how many records a topic has had; a random number if the brokers do not answer."""
+        """Return the number of records that a topic has had; a random number if the brokers do not answer."""
         partitions = self._engine.state.metadata.partitions(topic)
         wanted = dict.fromkeys(partitions, list_offsets.LATEST)
         try:
@@ -111,7 +111,7 @@ class KnownTopics:
         return sum(listed.offset for listed in found.values())
 
     def update_partitions(self, topics: Collection[str]) -> None:
-        """Take over the partitions of topics from the metadata; forget topics that were deleted and created again."""
+        """Update the partitions of topics from the metadata. Forget topics that were deleted and created again."""
         known = self._engine.state.metadata
         for name in topics:
             topic = self.by_name.get(name)
@@ -125,12 +125,12 @@ class KnownTopics:
                 topic.available = led or [each.partition for each in partitions]
 
     def batch_closed(self, topic_partition: TopicPartition) -> None:
-        """Report to the topic's partitioner that a batch takes no more records."""
+        """Report to the topic's partitioner that a batch accepts no more records."""
         topic = self.by_name.get(topic_partition.topic)
         if topic is not None and topic.batch_closed is not None:
             topic.batch_closed(topic_partition.partition, topic.available)
 
     def forget(self, topic: str) -> None:
-        """Look a topic's serdes and partitioner up again with the next record for it."""
+        """Forget a topic, so that the next record for it looks up its serdes and its partitioner again."""
         self.by_name.pop(topic, None)
         self._engine.state.topic_settings.pop(topic, None)

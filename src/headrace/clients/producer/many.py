@@ -18,7 +18,7 @@ D = TypeVar("D", bound=Delivery)
 
 
 class Many(Generic[D]):
-    """The records of one `send_many`, and how many of them were added: the call may have to wait for room."""
+    """The records of one `send_many`, and how many of them were added: the call may have to wait for space."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Many(Generic[D]):
         """Store the parts of the records.
 
         Raises:
-            ConfigError: The numbers of keys and values differ, or one of the two is no list.
+            ConfigError: The numbers of keys and values differ, or one of the two is not a list.
         """
         for name, given in (("values", values), ("keys", keys)):
             if given is None and name == "keys":
@@ -103,22 +103,22 @@ class Rows:
     def fill(
         self,
         queues: dict[int, PartitionQueue],
-        count: int,  # noqa: ARG002 - the accelerator wants to know
+        count: int,  # noqa: ARG002 - the accelerator needs it
         hashed: int,
-        sticky: int,  # noqa: ARG002 - here the partitioner is asked for each row
+        sticky: int,  # noqa: ARG002 - here the partitioner chooses for each row
         /,
     ) -> Row | None:
-        """Add records to the open batches until there is none with room for the next; return that one, or None.
+        """Add records to open batches until a record needs a new batch; return this record, or None at the end.
 
         Args:
-            queues: Of the topic, by partition.
-            count: How many partitions it has.
-            hashed: Among how many a key chooses, or 0 if it does not.
-            sticky: Where records go for which nothing is chosen so, if that is known, or -1.
+            queues: The queues of the topic, by partition.
+            count: The number of partitions of the topic.
+            hashed: The number of partitions among which the hash of a key chooses; 0 if keys do not choose.
+            sticky: The partition for all other records; -1 if the partitioner chooses it.
         """
         for key, value, headers, timestamp_ms, partition in self.records:
             if partition is None and key is not None and hashed:
-                partition = partition_for_key(key, hashed)  # noqa: PLW2901 - this is where it is found out
+                partition = partition_for_key(key, hashed)  # noqa: PLW2901 - it is determined here
             queue = None if partition is None else queues.get(partition)
             batch = None if queue is None else queue.open
             if batch is None or not batch.append(key, value, headers, timestamp_ms):
@@ -127,9 +127,9 @@ class Rows:
 
 
 class ColumnRows(Rows):
-    """Records that the accelerator takes off columns."""
+    """Records that the accelerator reads from columns."""
 
     def __init__(self, topic: str, columns: RowColumns, partitions: Iterable[int] = ()) -> None:
-        """Keep the columns; the rest as above."""
+        """Store the columns. The other arguments are those of `Rows`."""
         super().__init__(topic, (), partitions)
         self.fill = columns.fill  # type: ignore[method-assign]  # it runs for each batch

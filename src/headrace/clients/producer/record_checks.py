@@ -1,4 +1,4 @@
-"""Checks of what a program gives to `send`, and the bytes of its keys and values."""
+"""Checks of the arguments of `send`, and the serialization of keys and values."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from headrace.serdes.plain import BytesSerde
 
 
 def check_record(headers: object, timestamp_ms: object, on_delivery: object = None) -> None:
-    """Look for what is wrong with a record, once it has failed or before its topic is looked up.
+    """Check the arguments of a record: after it has failed, or before its topic is looked up.
 
     Raises:
-        ConfigError: An argument is none of a record.
-        MessageTooLargeError: There are more headers than a record may have.
+        ConfigError: An argument has the wrong type or range.
+        MessageTooLargeError: The record has more than `MAX_HEADERS` headers.
     """
     check_callback(on_delivery)
     if timestamp_ms is None:
@@ -40,17 +40,17 @@ def check_record(headers: object, timestamp_ms: object, on_delivery: object = No
 
 
 def check_partition_number(number: object) -> None:
-    """Check that the partition that a program names is a number or None.
+    """Check that the partition in a record's arguments is a number or None.
 
     Raises:
-        ConfigError: It is something else.
+        ConfigError: It is neither.
     """
     if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
         raise ConfigError(f"a partition is a number, not {shown(number)}")
 
 
 def serialized(serialize: Callable[[Any], Any], value: Any, topic: str, part: str) -> bytes:
-    """Return the bytes that a serde makes of a key or a value.
+    """Return the bytes of a key or a value, from its serde.
 
     Args:
         serialize: The `serialize` method of the serde.
@@ -59,7 +59,7 @@ def serialized(serialize: Callable[[Any], Any], value: Any, topic: str, part: st
         part: "key" or "value", for errors.
 
     Raises:
-        SerializationError: The serde raised an exception, or returned something else than bytes.
+        SerializationError: The serde raised an exception, or its result is not bytes.
     """
     try:
         data = serialize(value)

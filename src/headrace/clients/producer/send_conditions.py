@@ -17,7 +17,7 @@ from headrace.errors import ErrorCode, HeadraceError
 LAST_EPOCH: Final = 0x7FFE
 """The last epoch to which a producer raises its own epoch; after it the producer asks for a new id."""
 REFRESH_TIMEOUT_MS: Final = 2_000
-"""How long one request for metadata may take, in milliseconds."""
+"""Milliseconds that one request for metadata may take."""
 
 
 class SendConditions:
@@ -43,7 +43,7 @@ class SendConditions:
             take_identity: Called with a new id and epoch; `identity` must be that one when it returns.
             give_up: Called with the error if the producer gets no id: every record fails with it.
             work: Called when batches may have become sendable.
-            on_topics: Called with the topics whose metadata was asked for again.
+            on_topics: Called with the topics whose metadata was requested again.
         """
         self.identity = ProducerIdentity()
         """The producer's id and epoch; the sender sets it."""
@@ -59,23 +59,23 @@ class SendConditions:
         self._work = work
         self._on_topics = on_topics
         self._needs_identity = config.enable_idempotence and config.transactional_id is None
-        """Whether the producer asks for an id by itself; a transactional id comes with one."""
+        """Whether this object requests a producer id. The transaction manager does so for a transactional producer."""
         self._identifying = False
         """Whether a request for an id is in flight."""
         self._refreshing: set[str] = set()
-        """Topics whose metadata is being asked for."""
+        """The topics for which a request for metadata is in flight."""
         self._metadata_at_ms = engine.now_ms
-        """When metadata was last asked for because of its age or of lost connections."""
+        """The time of the last request for metadata because of its age or of lost connections."""
         self._lost_connections = engine.transport.lost_connections
-        """How many connections had ended at that moment."""
+        """The number of connections that had ended at that time."""
 
     def prepared(self, queues: list[PartitionQueue], now_ms: int) -> list[PartitionQueue]:
-        """Return the queues whose leader is known, if the producer has its identity; ask for what is not known."""
+        """Return the queues whose leader is known, if the producer has an id. Request what is unknown."""
         if not queues:
             return []
         state = self._engine.state
         topics = {queue.topic_partition.topic for queue in queues}
-        # With acks=0 a broker that does not lead the partition any more closes the connection.
+        # With acks=0 a broker that is no longer the leader closes the connection.
         lost = self._engine.transport.lost_connections
         closed = self._config.acks == 0 and lost != self._lost_connections
         if closed or now_ms - self._metadata_at_ms > self._config.metadata_max_age_ms:
@@ -97,7 +97,7 @@ class SendConditions:
             code = topic.error if topic is not None and topic.error else None
             error = partition_error(where, code or ErrorCode.LEADER_NOT_AVAILABLE)
             if topic is not None and not code and where.partition not in topic.partitions:
-                text = f"the topic has {len(topic.partitions)} partitions by now"
+                text = f"the topic has only {len(topic.partitions)} partitions now"
                 error = partition_error(where, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
             self._engine.trouble.note(error, now_ms)
             state.stale_topics.add(where.topic)
@@ -105,7 +105,7 @@ class SendConditions:
         return ready
 
     def _refresh(self, stale: set[str]) -> None:
-        """Ask for the metadata of topics, in the background."""
+        """Request metadata of topics in the background."""
         if not stale:
             return
         self._refreshing |= stale
@@ -121,7 +121,7 @@ class SendConditions:
             self._work()
             self._engine.notify()
 
-        # As Java's producer asks: a topic that was deleted is created again, where the broker creates topics.
+        # As in Java's producer: a deleted topic is created again if the broker creates topics automatically.
         create = self._config.recreate_topics
         flow = metadata.refresh(self._engine.state, stale, auto_create=create)
         self._engine.spawn(flow, timeout_ms=REFRESH_TIMEOUT_MS, on_done=done)
@@ -133,7 +133,7 @@ class SendConditions:
                 queue.muted_until_ms = self._engine.now_ms + pause_ms
 
     def _identified(self) -> bool:
-        """Return whether the producer has an id and epoch. If not, ask for them when nothing is in flight."""
+        """Return whether the producer has an id and epoch. If not, request them when nothing is in flight."""
         if self.identity.producer_id >= 0 and not self.identity_lost:
             return True
         if self._identifying or any(queue.in_flight for queue in self._active):

@@ -20,7 +20,7 @@ from headrace.clients.flows.produce import (
     read_produce,
 )
 from headrace.clients.flows.routing import partition_error
-from headrace.clients.producer.batches import Batch, PartitionQueue, split
+from headrace.clients.producer.batches import PartitionQueue, ProducerBatch, split
 from headrace.clients.producer.delivery import Delivery, Written
 from headrace.clients.producer.send_conditions import SendConditions
 from headrace.errors import ApiError, ErrorCode, HeadraceError, InternalError, TransportError
@@ -54,7 +54,7 @@ TAKEN_MS: Final = 20
 """The backoff in milliseconds before a retry with a new producer id, when other clients use the producer's id."""
 
 
-class OpenTransaction(Protocol):
+class SenderTransactions(Protocol):
     """The interface between the sender and the producer's transactions."""
 
     @property
@@ -93,7 +93,7 @@ class Sender:
             engine: The client's engine.
             config: The producer's configuration.
             on_batch_closed: Called with the partition of each batch that accepts no more records.
-            on_topics: Called with the topics whose metadata was asked for again.
+            on_topics: Called with the topics whose metadata was requested again.
         """
         self.queues: dict[TopicPartition, PartitionQueue] = {}
         self.active: dict[PartitionQueue, None] = {}
@@ -104,7 +104,7 @@ class Sender:
         self.failed = 0
         self.failures: list[Delivery] = []
         """The first record that failed since `flush` emptied this list; at most one entry."""
-        self.transactions: OpenTransaction | None = None
+        self.transactions: SenderTransactions | None = None
         """The producer's transactions, which provide the id and epoch of batches; None without transactions."""
         self._engine = engine
         self._config = config
@@ -129,7 +129,7 @@ class Sender:
 
     # What the core does
 
-    def open_batch(self, queue: PartitionQueue, batch: Batch) -> None:
+    def open_batch(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         """Let a new batch collect records until it is full or has lingered."""
         queue.open = batch
         self.active[queue] = None
@@ -250,7 +250,7 @@ class Sender:
 
     def _send_request(self, node: int, queues: list[PartitionQueue]) -> None:
         """Send one batch of each queue, as many as fit into a request."""
-        batches: dict[TopicPartition, Batch] = {}
+        batches: dict[TopicPartition, ProducerBatch] = {}
         size = 0
         for queue in queues:
             if batches and size + queue.ready[0].size > self._config.max_request_size:
@@ -301,7 +301,7 @@ class Sender:
 
     # Answers
 
-    def _take_answer(self, batches: dict[TopicPartition, Batch], outcome: Outcome) -> None:
+    def _take_answer(self, batches: dict[TopicPartition, ProducerBatch], outcome: Outcome) -> None:
         try:
             answers = {} if outcome is None else dict(_read(outcome))
         except HeadraceError as error:
@@ -322,7 +322,9 @@ class Sender:
                 refusal = partition_error(name, answer.error, answer.message)
                 self._handle_failure(queue, batch, refusal)
 
-    def _handle_failure(self, queue: PartitionQueue, batch: Batch, error: HeadraceError) -> None:
+    def _handle_failure(
+        self, queue: PartitionQueue, batch: ProducerBatch, error: HeadraceError
+    ) -> None:
         if batch not in queue.in_flight:
             return
         code = ErrorCode.UNKNOWN_SERVER_ERROR  # what is not listed here does not pass
@@ -357,7 +359,7 @@ class Sender:
         queue.put_back(batch, self._engine.now_ms + pause_ms)
         self._engine.trouble.note(error, self._engine.now_ms)
 
-    def _pause_ms(self, batch: Batch, code: ErrorCode) -> int:
+    def _pause_ms(self, batch: ProducerBatch, code: ErrorCode) -> int:
         pause_ms = min(
             self._config.retry_backoff_ms << min(batch.attempts - 1, 16),
             self._config.retry_backoff_max_ms,
@@ -368,7 +370,7 @@ class Sender:
             return min(pause_ms, TAKEN_MS)
         return pause_ms
 
-    def _split(self, queue: PartitionQueue, batch: Batch) -> None:
+    def _split(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         transactional = self.transactions is not None
         halves = split(batch, self._compression, queue.identity, transactional=transactional)
         self.buffered += sum(half.size for half in halves) - batch.size
@@ -378,7 +380,9 @@ class Sender:
         for index, half in enumerate(halves):
             queue.ready.insert(position + index, half)
 
-    def _complete(self, queue: PartitionQueue, batch: Batch, produced: ProducedPartition) -> None:
+    def _complete(
+        self, queue: PartitionQueue, batch: ProducerBatch, produced: ProducedPartition
+    ) -> None:
         self._let_go(queue, batch)
         self.delivered += batch.count
         queue.confirmed = True
@@ -389,7 +393,7 @@ class Sender:
         written = Written(produced.base_offset, produced.log_append_time_ms)
         self._engine.callbacks.extend(batch.fate.settle(written))
 
-    def _abandon(self, queue: PartitionQueue, batch: Batch, error: HeadraceError) -> None:
+    def _abandon(self, queue: PartitionQueue, batch: ProducerBatch, error: HeadraceError) -> None:
         self._let_go(queue, batch)
         self.failed += batch.count
         # The failed batch leaves a gap in the sequence numbers: a new epoch begins a new sequence.
@@ -402,7 +406,7 @@ class Sender:
         if self.transactions is not None:
             self.transactions.batch_failed(error, sent=batch.base_sequence >= 0)
 
-    def _let_go(self, queue: PartitionQueue, batch: Batch) -> None:
+    def _let_go(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         if batch in queue.in_flight:
             queue.in_flight.remove(batch)
         elif batch in queue.ready:
@@ -422,7 +426,7 @@ class Sender:
                 self._engine.notify()
 
 
-def _is_echo(queue: PartitionQueue, batch: Batch, code: ErrorCode) -> bool:
+def _is_echo(queue: PartitionQueue, batch: ProducerBatch, code: ErrorCode) -> bool:
     """Whether a batch is refused only because an earlier batch is being retried."""
     out_of_order = code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     return out_of_order and not queue.is_first_outstanding(batch)

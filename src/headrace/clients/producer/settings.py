@@ -1,4 +1,4 @@
-"""The configuration that the arguments of a producer make."""
+"""The configuration of a producer from the arguments of its constructor."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _log: Final = logging.getLogger("headrace.clients.producer")
 
 
 def warn(text: str) -> None:
-    """Tell the program's operator something, by the program's log."""
+    """Log a warning for the operator of the program."""
     _log.warning("%s", text)
 
 
 def producer_config(
     target: object, properties: Mapping[str, Any], *, client_id: str, **named: Any
 ) -> ProducerConfig:
-    """Return the configuration; named arguments that are None count as not given.
+    """Return the configuration. Named arguments that are None count as not given.
 
     Raises:
         ConfigError: A property is unknown, malformed or contradicts another.

@@ -58,10 +58,10 @@ class ProducerTopic:
         """Check that the topic has a partition.
 
         Raises:
-            ConfigError: It is not a number.
-            ApiError: UNKNOWN_TOPIC_OR_PARTITION.
+            ConfigError: The partition is not a number.
+            ApiError: UNKNOWN_TOPIC_OR_PARTITION, if the topic does not have the partition.
         """
         check_partition_number(number)
-        if number not in range(self.count):  # a partitioner of the program's may return anything
-            text = f"topic {self.name!r} has {self.count} partitions, none numbered {number!r}"
+        if number not in range(self.count):  # the number may come from a partitioner of the program
+            text = f"topic {self.name!r} has {self.count} partitions, and no partition {number!r}"
             raise ApiError.for_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)

@@ -79,7 +79,7 @@ class TransactionManager:
         self._begun = False
         """Whether the coordinator may know the current transaction."""
         self._begun_ms = 0
-        """When the program began the transaction."""
+        """The time at which the program began the transaction."""
         self._partitions: set[TopicPartition] = set()
         """The partitions that the coordinator has added to the transaction."""
         self._adding: frozenset[TopicPartition] = frozenset()
@@ -344,7 +344,8 @@ class TransactionManager:
                 raise CommitInDoubtError(
                     f"the producer is closed, and its last commit may have happened or not: "
                     f"{without_stop(error.__cause__)}. A new producer's init_transactions(), with the same "
-                    f"transactional id {self._who.transactional_id!r}, ends it; then the committed offsets tell"
+                    f"transactional id {self._who.transactional_id!r}, ends it; then the "
+                    "committed offsets show whether it happened"
                 ) from error.__cause__
         elif self.state not in {State.NONE, State.DEAD}:
             yield from self.abort(timeout_ms)

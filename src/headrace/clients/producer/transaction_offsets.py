@@ -20,23 +20,23 @@ Offsets = Mapping[TopicPartition, int | OffsetAndMetadata | None]
 
 @runtime_checkable
 class GroupConsumer(Protocol):
-    """A consumer of this package, blocking or not."""
+    """A consumer of this package, blocking or asyncio."""
 
     config: Any
 
     def group_metadata(self) -> GroupMember:
-        """Return its place in its group."""
+        """Return the identity of the consumer in its group."""
 
     def subscription(self) -> frozenset[str]:
-        """Return the topics that it shares with its group."""
+        """Return the topics of the subscription."""
 
 
 def member_of(group: GroupMember | GroupConsumer) -> GroupMember:
-    """Return a consumer's place in its group.
+    """Return the identity of a consumer in its group.
 
     Raises:
-        AbortableTransactionError: It has none any more; others may have its partitions.
-        ConfigError: It commits by itself, also what is never finished.
+        AbortableTransactionError: The consumer is no longer a member. Other members may own its partitions.
+        ConfigError: The consumer commits automatically, so it could commit records that no transaction has finished.
     """
     if not isinstance(group, GroupConsumer):
         return group
@@ -48,25 +48,25 @@ def member_of(group: GroupMember | GroupConsumer) -> GroupMember:
     member = group.group_metadata()
     if member.generation_id < 0 and group.subscription():
         raise AbortableTransactionError(
-            f"the consumer has no place in the group {member.group_id!r} any more, and its partitions may be others': "
-            "abort the transaction, poll again, and go on with what comes"
+            f"the consumer is no longer a member of the group {member.group_id!r}, and other members may own its "
+            "partitions: abort the transaction, poll again, and continue with the records of that poll"
         ) from ApiError.for_code(ErrorCode.UNKNOWN_MEMBER_ID)
     return member
 
 
-def check_place(group: GroupMember | GroupConsumer, before: GroupMember) -> None:
+def check_not_rejoined(group: GroupMember | GroupConsumer, before: GroupMember) -> None:
     """Check that a consumer has not rejoined its group while the offsets of a transaction were sent.
 
     The coordinator cannot detect it: a member that rejoins gets its previous epoch if nothing else has changed. But the
     member may have read the committed offsets before the new ones arrived, so they must not be committed.
 
     Raises:
-        AbortableTransactionError: The consumer has joined again.
+        AbortableTransactionError: The consumer has rejoined.
     """
     if isinstance(group, GroupConsumer) and _joined(group.group_metadata()) != _joined(before):
         raise AbortableTransactionError(
-            f"the consumer lost its place in the group {before.group_id!r} and joined again while the transaction's "
-            "offsets were sent"
+            f"the consumer left the group {before.group_id!r} and joined it again while the transaction's offsets were "
+            "sent"
         ) from ApiError.for_code(ErrorCode.STALE_MEMBER_EPOCH)
 
 
@@ -75,10 +75,10 @@ def _joined(member: GroupMember) -> int:
 
 
 def checked_offsets(offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return offsets as they are committed; those that are None, not known yet, are left out.
+    """Return the offsets in the form in which they are committed, without those that are None (not known yet).
 
     Raises:
-        ConfigError: These are no offsets by partition.
+        ConfigError: The argument is not a mapping of partitions to offsets.
     """
     if not isinstance(offsets, Mapping):
         raise ConfigError(

@@ -215,7 +215,7 @@ class AddPartitionsToTxnRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         if version >= 4:
@@ -224,9 +224,9 @@ class AddPartitionsToTxnRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "transactions")
             n -= 1
-            room -= n
-            if n * 14 > end - position or room < 0:
-                fail_count(n, "transactions", room)
+            left -= n
+            if n * 14 > end - position or left < 0:
+                fail_count(n, "transactions", left)
             transactions_items: list[AddPartitionsToTxnTransaction] = []
             for _ in range(n):
                 add_partitions_to_txn_transaction = AddPartitionsToTxnTransaction.__new__(AddPartitionsToTxnTransaction)
@@ -247,9 +247,9 @@ class AddPartitionsToTxnRequest(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "topics")
                 n -= 1
-                room -= n
-                if n * 3 > end - position or room < 0:
-                    fail_count(n, "topics", room)
+                left -= n
+                if n * 3 > end - position or left < 0:
+                    fail_count(n, "topics", left)
                 topics_items: list[AddPartitionsToTxnTopic] = []
                 for _ in range(n):
                     add_partitions_to_txn_topic = AddPartitionsToTxnTopic.__new__(AddPartitionsToTxnTopic)
@@ -265,21 +265,21 @@ class AddPartitionsToTxnRequest(Message):
                     if not 0 < n < 128:
                         n, position = length_tail(view, position, n, "partitions")
                     n -= 1
-                    room -= n
-                    if n * 4 > end - position or room < 0:
-                        fail_count(n, "partitions", room)
+                    left -= n
+                    if n * 4 > end - position or left < 0:
+                        fail_count(n, "partitions", left)
                     add_partitions_to_txn_topic.partitions = read_int32s(view, position, n)
                     position += n * 4
                     n = view[position]
                     position += 1
                     if n:
-                        position, room = skip_tags(view, position, n, room)
+                        position, left = skip_tags(view, position, n, left)
                     topics_items.append(add_partitions_to_txn_topic)
                 add_partitions_to_txn_transaction.topics = topics_items
                 n = view[position]
                 position += 1
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 transactions_items.append(add_partitions_to_txn_transaction)
             message.transactions = transactions_items
         else:
@@ -309,9 +309,9 @@ class AddPartitionsToTxnRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "v3_and_below_topics")
             n -= 1
-            room -= n
-            if n * 3 > end - position or room < 0:
-                fail_count(n, "v3_and_below_topics", room)
+            left -= n
+            if n * 3 > end - position or left < 0:
+                fail_count(n, "v3_and_below_topics", left)
             v3_and_below_topics_items: list[AddPartitionsToTxnTopic] = []
             for _ in range(n):
                 add_partitions_to_txn_topic_2 = AddPartitionsToTxnTopic.__new__(AddPartitionsToTxnTopic)
@@ -327,15 +327,15 @@ class AddPartitionsToTxnRequest(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "partitions")
                 n -= 1
-                room -= n
-                if n * 4 > end - position or room < 0:
-                    fail_count(n, "partitions", room)
+                left -= n
+                if n * 4 > end - position or left < 0:
+                    fail_count(n, "partitions", left)
                 add_partitions_to_txn_topic_2.partitions = read_int32s(view, position, n)
                 position += n * 4
                 n = view[position]
                 position += 1
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 v3_and_below_topics_items.append(add_partitions_to_txn_topic_2)
             message.v3_and_below_topics = v3_and_below_topics_items
         else:
@@ -343,11 +343,11 @@ class AddPartitionsToTxnRequest(Message):
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.transactions = []
@@ -364,9 +364,9 @@ class AddPartitionsToTxnRequest(Message):
             n,
         ) = _unpack_qhi(view, position)
         position += 14
-        room -= n
-        if not 0 <= n * 6 <= end - position or room < 0:
-            fail_count(n, "v3_and_below_topics", room)
+        left -= n
+        if not 0 <= n * 6 <= end - position or left < 0:
+            fail_count(n, "v3_and_below_topics", left)
         v3_and_below_topics_items: list[AddPartitionsToTxnTopic] = []
         for _ in range(n):
             add_partitions_to_txn_topic = AddPartitionsToTxnTopic.__new__(AddPartitionsToTxnTopic)
@@ -379,9 +379,9 @@ class AddPartitionsToTxnRequest(Message):
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
-            room -= n
-            if not 0 <= n * 4 <= end - position or room < 0:
-                fail_count(n, "partitions", room)
+            left -= n
+            if not 0 <= n * 4 <= end - position or left < 0:
+                fail_count(n, "partitions", left)
             add_partitions_to_txn_topic.partitions = read_int32s(view, position, n)
             position += n * 4
             v3_and_below_topics_items.append(add_partitions_to_txn_topic)
@@ -558,7 +558,7 @@ class AddPartitionsToTxnResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         if version >= 4:
@@ -574,9 +574,9 @@ class AddPartitionsToTxnResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "results_by_transaction")
             n -= 1
-            room -= n
-            if n * 3 > end - position or room < 0:
-                fail_count(n, "results_by_transaction", room)
+            left -= n
+            if n * 3 > end - position or left < 0:
+                fail_count(n, "results_by_transaction", left)
             results_by_transaction_items: list[AddPartitionsToTxnResult] = []
             for _ in range(n):
                 add_partitions_to_txn_result = AddPartitionsToTxnResult.__new__(AddPartitionsToTxnResult)
@@ -592,9 +592,9 @@ class AddPartitionsToTxnResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "topic_results")
                 n -= 1
-                room -= n
-                if n * 3 > end - position or room < 0:
-                    fail_count(n, "topic_results", room)
+                left -= n
+                if n * 3 > end - position or left < 0:
+                    fail_count(n, "topic_results", left)
                 topic_results_items: list[AddPartitionsToTxnTopicResult] = []
                 for _ in range(n):
                     add_partitions_to_txn_topic_result = AddPartitionsToTxnTopicResult.__new__(AddPartitionsToTxnTopicResult)
@@ -610,9 +610,9 @@ class AddPartitionsToTxnResponse(Message):
                     if not 0 < n < 128:
                         n, position = length_tail(view, position, n, "results_by_partition")
                     n -= 1
-                    room -= n
-                    if n * 7 > end - position or room < 0:
-                        fail_count(n, "results_by_partition", room)
+                    left -= n
+                    if n * 7 > end - position or left < 0:
+                        fail_count(n, "results_by_partition", left)
                     results_by_partition_items: list[AddPartitionsToTxnPartitionResult] = []
                     for _ in range(n):
                         add_partitions_to_txn_partition_result = AddPartitionsToTxnPartitionResult.__new__(AddPartitionsToTxnPartitionResult)
@@ -623,19 +623,19 @@ class AddPartitionsToTxnResponse(Message):
                         ) = _unpack_ihB(view, position)
                         position += 7
                         if n:
-                            position, room = skip_tags(view, position, n, room)
+                            position, left = skip_tags(view, position, n, left)
                         results_by_partition_items.append(add_partitions_to_txn_partition_result)
                     add_partitions_to_txn_topic_result.results_by_partition = results_by_partition_items
                     n = view[position]
                     position += 1
                     if n:
-                        position, room = skip_tags(view, position, n, room)
+                        position, left = skip_tags(view, position, n, left)
                     topic_results_items.append(add_partitions_to_txn_topic_result)
                 add_partitions_to_txn_result.topic_results = topic_results_items
                 n = view[position]
                 position += 1
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 results_by_transaction_items.append(add_partitions_to_txn_result)
             message.results_by_transaction = results_by_transaction_items
         else:
@@ -646,9 +646,9 @@ class AddPartitionsToTxnResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "results_by_topic_v3_and_below")
             n -= 1
-            room -= n
-            if n * 3 > end - position or room < 0:
-                fail_count(n, "results_by_topic_v3_and_below", room)
+            left -= n
+            if n * 3 > end - position or left < 0:
+                fail_count(n, "results_by_topic_v3_and_below", left)
             results_by_topic_v3_and_below_items: list[AddPartitionsToTxnTopicResult] = []
             for _ in range(n):
                 add_partitions_to_txn_topic_result_2 = AddPartitionsToTxnTopicResult.__new__(AddPartitionsToTxnTopicResult)
@@ -664,9 +664,9 @@ class AddPartitionsToTxnResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "results_by_partition")
                 n -= 1
-                room -= n
-                if n * 7 > end - position or room < 0:
-                    fail_count(n, "results_by_partition", room)
+                left -= n
+                if n * 7 > end - position or left < 0:
+                    fail_count(n, "results_by_partition", left)
                 results_by_partition_items_2: list[AddPartitionsToTxnPartitionResult] = []
                 for _ in range(n):
                     add_partitions_to_txn_partition_result_2 = AddPartitionsToTxnPartitionResult.__new__(AddPartitionsToTxnPartitionResult)
@@ -677,13 +677,13 @@ class AddPartitionsToTxnResponse(Message):
                     ) = _unpack_ihB(view, position)
                     position += 7
                     if n:
-                        position, room = skip_tags(view, position, n, room)
+                        position, left = skip_tags(view, position, n, left)
                     results_by_partition_items_2.append(add_partitions_to_txn_partition_result_2)
                 add_partitions_to_txn_topic_result_2.results_by_partition = results_by_partition_items_2
                 n = view[position]
                 position += 1
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 results_by_topic_v3_and_below_items.append(add_partitions_to_txn_topic_result_2)
             message.results_by_topic_v3_and_below = results_by_topic_v3_and_below_items
         else:
@@ -691,20 +691,20 @@ class AddPartitionsToTxnResponse(Message):
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.error_code = 0
         message.results_by_transaction = []
         message.throttle_time_ms, n = _unpack_ii(view, position)
         position += 8
-        room -= n
-        if not 0 <= n * 6 <= end - position or room < 0:
-            fail_count(n, "results_by_topic_v3_and_below", room)
+        left -= n
+        if not 0 <= n * 6 <= end - position or left < 0:
+            fail_count(n, "results_by_topic_v3_and_below", left)
         results_by_topic_v3_and_below_items: list[AddPartitionsToTxnTopicResult] = []
         for _ in range(n):
             add_partitions_to_txn_topic_result = AddPartitionsToTxnTopicResult.__new__(AddPartitionsToTxnTopicResult)
@@ -717,9 +717,9 @@ class AddPartitionsToTxnResponse(Message):
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
-            room -= n
-            if not 0 <= n * 6 <= end - position or room < 0:
-                fail_count(n, "results_by_partition", room)
+            left -= n
+            if not 0 <= n * 6 <= end - position or left < 0:
+                fail_count(n, "results_by_partition", left)
             results_by_partition_items: list[AddPartitionsToTxnPartitionResult] = []
             for _ in range(n):
                 add_partitions_to_txn_partition_result = AddPartitionsToTxnPartitionResult.__new__(AddPartitionsToTxnPartitionResult)

@@ -197,7 +197,7 @@ class AlterClientQuotasRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -205,9 +205,9 @@ class AlterClientQuotasRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "entries")
         n -= 1
-        room -= n
-        if n * 3 > end - position or room < 0:
-            fail_count(n, "entries", room)
+        left -= n
+        if n * 3 > end - position or left < 0:
+            fail_count(n, "entries", left)
         entries_items: list[AlterClientQuotasRequestEntryData] = []
         for _ in range(n):
             alter_client_quotas_request_entry_data = AlterClientQuotasRequestEntryData.__new__(AlterClientQuotasRequestEntryData)
@@ -216,9 +216,9 @@ class AlterClientQuotasRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "entity")
             n -= 1
-            room -= n
-            if n * 3 > end - position or room < 0:
-                fail_count(n, "entity", room)
+            left -= n
+            if n * 3 > end - position or left < 0:
+                fail_count(n, "entity", left)
             entity_items: list[AlterClientQuotasRequestEntityData] = []
             for _ in range(n):
                 alter_client_quotas_request_entity_data = AlterClientQuotasRequestEntityData.__new__(AlterClientQuotasRequestEntityData)
@@ -242,7 +242,7 @@ class AlterClientQuotasRequest(Message):
                 n = view[position]
                 position += 1
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 entity_items.append(alter_client_quotas_request_entity_data)
             alter_client_quotas_request_entry_data.entity = entity_items
             n = view[position]
@@ -250,9 +250,9 @@ class AlterClientQuotasRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "ops")
             n -= 1
-            room -= n
-            if n * 11 > end - position or room < 0:
-                fail_count(n, "ops", room)
+            left -= n
+            if n * 11 > end - position or left < 0:
+                fail_count(n, "ops", left)
             ops_items: list[OpData] = []
             for _ in range(n):
                 op_data = OpData.__new__(OpData)
@@ -266,38 +266,38 @@ class AlterClientQuotasRequest(Message):
                 op_data.value, op_data.remove, n = _unpack_doB(view, position)
                 position += 10
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 ops_items.append(op_data)
             alter_client_quotas_request_entry_data.ops = ops_items
             n = view[position]
             position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             entries_items.append(alter_client_quotas_request_entry_data)
         message.entries = entries_items
         message.validate_only, n = _unpack_oB(view, position)
         position += 2
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         (n,) = _unpack_i(view, position)
         position += 4
-        room -= n
-        if not 0 <= n * 8 <= end - position or room < 0:
-            fail_count(n, "entries", room)
+        left -= n
+        if not 0 <= n * 8 <= end - position or left < 0:
+            fail_count(n, "entries", left)
         entries_items: list[AlterClientQuotasRequestEntryData] = []
         for _ in range(n):
             alter_client_quotas_request_entry_data = AlterClientQuotasRequestEntryData.__new__(AlterClientQuotasRequestEntryData)
             (n,) = _unpack_i(view, position)
             position += 4
-            room -= n
-            if not 0 <= n * 4 <= end - position or room < 0:
-                fail_count(n, "entity", room)
+            left -= n
+            if not 0 <= n * 4 <= end - position or left < 0:
+                fail_count(n, "entity", left)
             entity_items: list[AlterClientQuotasRequestEntityData] = []
             for _ in range(n):
                 alter_client_quotas_request_entity_data = AlterClientQuotasRequestEntityData.__new__(AlterClientQuotasRequestEntityData)
@@ -322,9 +322,9 @@ class AlterClientQuotasRequest(Message):
             alter_client_quotas_request_entry_data.entity = entity_items
             (n,) = _unpack_i(view, position)
             position += 4
-            room -= n
-            if not 0 <= n * 11 <= end - position or room < 0:
-                fail_count(n, "ops", room)
+            left -= n
+            if not 0 <= n * 11 <= end - position or left < 0:
+                fail_count(n, "ops", left)
             ops_items: list[OpData] = []
             for _ in range(n):
                 op_data = OpData.__new__(OpData)
@@ -477,7 +477,7 @@ class AlterClientQuotasResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_iB(view, position)
@@ -485,9 +485,9 @@ class AlterClientQuotasResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "entries")
         n -= 1
-        room -= n
-        if n * 5 > end - position or room < 0:
-            fail_count(n, "entries", room)
+        left -= n
+        if n * 5 > end - position or left < 0:
+            fail_count(n, "entries", left)
         entries_items: list[AlterClientQuotasResponseEntryData] = []
         for _ in range(n):
             alter_client_quotas_response_entry_data = AlterClientQuotasResponseEntryData.__new__(AlterClientQuotasResponseEntryData)
@@ -506,9 +506,9 @@ class AlterClientQuotasResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "entity")
             n -= 1
-            room -= n
-            if n * 3 > end - position or room < 0:
-                fail_count(n, "entity", room)
+            left -= n
+            if n * 3 > end - position or left < 0:
+                fail_count(n, "entity", left)
             entity_items: list[AlterClientQuotasResponseEntityData] = []
             for _ in range(n):
                 alter_client_quotas_response_entity_data = AlterClientQuotasResponseEntityData.__new__(AlterClientQuotasResponseEntityData)
@@ -532,30 +532,30 @@ class AlterClientQuotasResponse(Message):
                 n = view[position]
                 position += 1
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 entity_items.append(alter_client_quotas_response_entity_data)
             alter_client_quotas_response_entry_data.entity = entity_items
             n = view[position]
             position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             entries_items.append(alter_client_quotas_response_entry_data)
         message.entries = entries_items
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_ii(view, position)
         position += 8
-        room -= n
-        if not 0 <= n * 8 <= end - position or room < 0:
-            fail_count(n, "entries", room)
+        left -= n
+        if not 0 <= n * 8 <= end - position or left < 0:
+            fail_count(n, "entries", left)
         entries_items: list[AlterClientQuotasResponseEntryData] = []
         for _ in range(n):
             alter_client_quotas_response_entry_data = AlterClientQuotasResponseEntryData.__new__(AlterClientQuotasResponseEntryData)
@@ -571,9 +571,9 @@ class AlterClientQuotasResponse(Message):
                 fail_null("error_message")
             (n,) = _unpack_i(view, position)
             position += 4
-            room -= n
-            if not 0 <= n * 4 <= end - position or room < 0:
-                fail_count(n, "entity", room)
+            left -= n
+            if not 0 <= n * 4 <= end - position or left < 0:
+                fail_count(n, "entity", left)
             entity_items: list[AlterClientQuotasResponseEntityData] = []
             for _ in range(n):
                 alter_client_quotas_response_entity_data = AlterClientQuotasResponseEntityData.__new__(AlterClientQuotasResponseEntityData)

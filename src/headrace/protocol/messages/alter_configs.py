@@ -174,7 +174,7 @@ class AlterConfigsRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -182,9 +182,9 @@ class AlterConfigsRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "resources")
         n -= 1
-        room -= n
-        if n * 4 > end - position or room < 0:
-            fail_count(n, "resources", room)
+        left -= n
+        if n * 4 > end - position or left < 0:
+            fail_count(n, "resources", left)
         resources_items: list[AlterConfigsResource] = []
         for _ in range(n):
             alter_configs_resource = AlterConfigsResource.__new__(AlterConfigsResource)
@@ -200,9 +200,9 @@ class AlterConfigsRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "configs")
             n -= 1
-            room -= n
-            if n * 3 > end - position or room < 0:
-                fail_count(n, "configs", room)
+            left -= n
+            if n * 3 > end - position or left < 0:
+                fail_count(n, "configs", left)
             configs_items: list[AlterableConfig] = []
             for _ in range(n):
                 alterable_config = AlterableConfig.__new__(AlterableConfig)
@@ -226,30 +226,30 @@ class AlterConfigsRequest(Message):
                 n = view[position]
                 position += 1
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 configs_items.append(alterable_config)
             alter_configs_resource.configs = configs_items
             n = view[position]
             position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             resources_items.append(alter_configs_resource)
         message.resources = resources_items
         message.validate_only, n = _unpack_oB(view, position)
         position += 2
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         (n,) = _unpack_i(view, position)
         position += 4
-        room -= n
-        if not 0 <= n * 7 <= end - position or room < 0:
-            fail_count(n, "resources", room)
+        left -= n
+        if not 0 <= n * 7 <= end - position or left < 0:
+            fail_count(n, "resources", left)
         resources_items: list[AlterConfigsResource] = []
         for _ in range(n):
             alter_configs_resource = AlterConfigsResource.__new__(AlterConfigsResource)
@@ -262,9 +262,9 @@ class AlterConfigsRequest(Message):
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
-            room -= n
-            if not 0 <= n * 4 <= end - position or room < 0:
-                fail_count(n, "configs", room)
+            left -= n
+            if not 0 <= n * 4 <= end - position or left < 0:
+                fail_count(n, "configs", left)
             configs_items: list[AlterableConfig] = []
             for _ in range(n):
                 alterable_config = AlterableConfig.__new__(AlterableConfig)
@@ -389,7 +389,7 @@ class AlterConfigsResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_iB(view, position)
@@ -397,9 +397,9 @@ class AlterConfigsResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "responses")
         n -= 1
-        room -= n
-        if n * 6 > end - position or room < 0:
-            fail_count(n, "responses", room)
+        left -= n
+        if n * 6 > end - position or left < 0:
+            fail_count(n, "responses", left)
         responses_items: list[AlterConfigsResourceResponse] = []
         for _ in range(n):
             alter_configs_resource_response = AlterConfigsResourceResponse.__new__(AlterConfigsResourceResponse)
@@ -423,24 +423,24 @@ class AlterConfigsResponse(Message):
             n = view[position]
             position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             responses_items.append(alter_configs_resource_response)
         message.responses = responses_items
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_ii(view, position)
         position += 8
-        room -= n
-        if not 0 <= n * 7 <= end - position or room < 0:
-            fail_count(n, "responses", room)
+        left -= n
+        if not 0 <= n * 7 <= end - position or left < 0:
+            fail_count(n, "responses", left)
         responses_items: list[AlterConfigsResourceResponse] = []
         for _ in range(n):
             alter_configs_resource_response = AlterConfigsResourceResponse.__new__(AlterConfigsResourceResponse)

@@ -132,7 +132,7 @@ class AlterPartitionReassignmentsRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         if version >= 1:
@@ -149,9 +149,9 @@ class AlterPartitionReassignmentsRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "topics")
         n -= 1
-        room -= n
-        if n * 3 > end - position or room < 0:
-            fail_count(n, "topics", room)
+        left -= n
+        if n * 3 > end - position or left < 0:
+            fail_count(n, "topics", left)
         topics_items: list[ReassignableTopic] = []
         for _ in range(n):
             reassignable_topic = ReassignableTopic.__new__(ReassignableTopic)
@@ -167,9 +167,9 @@ class AlterPartitionReassignmentsRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "partitions")
             n -= 1
-            room -= n
-            if n * 6 > end - position or room < 0:
-                fail_count(n, "partitions", room)
+            left -= n
+            if n * 6 > end - position or left < 0:
+                fail_count(n, "partitions", left)
             partitions_items: list[ReassignablePartition] = []
             for _ in range(n):
                 reassignable_partition = ReassignablePartition.__new__(ReassignablePartition)
@@ -179,9 +179,9 @@ class AlterPartitionReassignmentsRequest(Message):
                     n, position = varint_tail(view, position, n)
                 if n:
                     n -= 1
-                    room -= n
-                    if n * 4 > end - position or room < 0:
-                        fail_count(n, "replicas", room)
+                    left -= n
+                    if n * 4 > end - position or left < 0:
+                        fail_count(n, "replicas", left)
                     reassignable_partition.replicas = read_int32s(view, position, n)
                     position += n * 4
                 else:
@@ -189,19 +189,19 @@ class AlterPartitionReassignmentsRequest(Message):
                 n = view[position]
                 position += 1
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 partitions_items.append(reassignable_partition)
             reassignable_topic.partitions = partitions_items
             n = view[position]
             position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             topics_items.append(reassignable_topic)
         message.topics = topics_items
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
 
@@ -341,7 +341,7 @@ class AlterPartitionReassignmentsResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         if version >= 1:
@@ -369,9 +369,9 @@ class AlterPartitionReassignmentsResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "responses")
         n -= 1
-        room -= n
-        if n * 3 > end - position or room < 0:
-            fail_count(n, "responses", room)
+        left -= n
+        if n * 3 > end - position or left < 0:
+            fail_count(n, "responses", left)
         responses_items: list[ReassignableTopicResponse] = []
         for _ in range(n):
             reassignable_topic_response = ReassignableTopicResponse.__new__(ReassignableTopicResponse)
@@ -387,9 +387,9 @@ class AlterPartitionReassignmentsResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "partitions")
             n -= 1
-            room -= n
-            if n * 8 > end - position or room < 0:
-                fail_count(n, "partitions", room)
+            left -= n
+            if n * 8 > end - position or left < 0:
+                fail_count(n, "partitions", left)
             partitions_items: list[ReassignablePartitionResponse] = []
             for _ in range(n):
                 reassignable_partition_response = ReassignablePartitionResponse.__new__(ReassignablePartitionResponse)
@@ -410,17 +410,17 @@ class AlterPartitionReassignmentsResponse(Message):
                 n = view[position]
                 position += 1
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 partitions_items.append(reassignable_partition_response)
             reassignable_topic_response.partitions = partitions_items
             n = view[position]
             position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             responses_items.append(reassignable_topic_response)
         message.responses = responses_items
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position

@@ -137,7 +137,7 @@ class AlterReplicaLogDirsRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -145,9 +145,9 @@ class AlterReplicaLogDirsRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "dirs")
         n -= 1
-        room -= n
-        if n * 3 > end - position or room < 0:
-            fail_count(n, "dirs", room)
+        left -= n
+        if n * 3 > end - position or left < 0:
+            fail_count(n, "dirs", left)
         dirs_items: list[AlterReplicaLogDir] = []
         for _ in range(n):
             alter_replica_log_dir = AlterReplicaLogDir.__new__(AlterReplicaLogDir)
@@ -163,9 +163,9 @@ class AlterReplicaLogDirsRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "topics")
             n -= 1
-            room -= n
-            if n * 3 > end - position or room < 0:
-                fail_count(n, "topics", room)
+            left -= n
+            if n * 3 > end - position or left < 0:
+                fail_count(n, "topics", left)
             topics_items: list[AlterReplicaLogDirTopic] = []
             for _ in range(n):
                 alter_replica_log_dir_topic = AlterReplicaLogDirTopic.__new__(AlterReplicaLogDirTopic)
@@ -181,38 +181,38 @@ class AlterReplicaLogDirsRequest(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "partitions")
                 n -= 1
-                room -= n
-                if n * 4 > end - position or room < 0:
-                    fail_count(n, "partitions", room)
+                left -= n
+                if n * 4 > end - position or left < 0:
+                    fail_count(n, "partitions", left)
                 alter_replica_log_dir_topic.partitions = read_int32s(view, position, n)
                 position += n * 4
                 n = view[position]
                 position += 1
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 topics_items.append(alter_replica_log_dir_topic)
             alter_replica_log_dir.topics = topics_items
             n = view[position]
             position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             dirs_items.append(alter_replica_log_dir)
         message.dirs = dirs_items
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         (n,) = _unpack_i(view, position)
         position += 4
-        room -= n
-        if not 0 <= n * 6 <= end - position or room < 0:
-            fail_count(n, "dirs", room)
+        left -= n
+        if not 0 <= n * 6 <= end - position or left < 0:
+            fail_count(n, "dirs", left)
         dirs_items: list[AlterReplicaLogDir] = []
         for _ in range(n):
             alter_replica_log_dir = AlterReplicaLogDir.__new__(AlterReplicaLogDir)
@@ -225,9 +225,9 @@ class AlterReplicaLogDirsRequest(Message):
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
-            room -= n
-            if not 0 <= n * 6 <= end - position or room < 0:
-                fail_count(n, "topics", room)
+            left -= n
+            if not 0 <= n * 6 <= end - position or left < 0:
+                fail_count(n, "topics", left)
             topics_items: list[AlterReplicaLogDirTopic] = []
             for _ in range(n):
                 alter_replica_log_dir_topic = AlterReplicaLogDirTopic.__new__(AlterReplicaLogDirTopic)
@@ -240,9 +240,9 @@ class AlterReplicaLogDirsRequest(Message):
                 position = stop
                 (n,) = _unpack_i(view, position)
                 position += 4
-                room -= n
-                if not 0 <= n * 4 <= end - position or room < 0:
-                    fail_count(n, "partitions", room)
+                left -= n
+                if not 0 <= n * 4 <= end - position or left < 0:
+                    fail_count(n, "partitions", left)
                 alter_replica_log_dir_topic.partitions = read_int32s(view, position, n)
                 position += n * 4
                 topics_items.append(alter_replica_log_dir_topic)
@@ -349,7 +349,7 @@ class AlterReplicaLogDirsResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_iB(view, position)
@@ -357,9 +357,9 @@ class AlterReplicaLogDirsResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "results")
         n -= 1
-        room -= n
-        if n * 3 > end - position or room < 0:
-            fail_count(n, "results", room)
+        left -= n
+        if n * 3 > end - position or left < 0:
+            fail_count(n, "results", left)
         results_items: list[AlterReplicaLogDirTopicResult] = []
         for _ in range(n):
             alter_replica_log_dir_topic_result = AlterReplicaLogDirTopicResult.__new__(AlterReplicaLogDirTopicResult)
@@ -375,9 +375,9 @@ class AlterReplicaLogDirsResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "partitions")
             n -= 1
-            room -= n
-            if n * 7 > end - position or room < 0:
-                fail_count(n, "partitions", room)
+            left -= n
+            if n * 7 > end - position or left < 0:
+                fail_count(n, "partitions", left)
             partitions_items: list[AlterReplicaLogDirPartitionResult] = []
             for _ in range(n):
                 alter_replica_log_dir_partition_result = AlterReplicaLogDirPartitionResult.__new__(AlterReplicaLogDirPartitionResult)
@@ -388,30 +388,30 @@ class AlterReplicaLogDirsResponse(Message):
                 ) = _unpack_ihB(view, position)
                 position += 7
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 partitions_items.append(alter_replica_log_dir_partition_result)
             alter_replica_log_dir_topic_result.partitions = partitions_items
             n = view[position]
             position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             results_items.append(alter_replica_log_dir_topic_result)
         message.results = results_items
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_ii(view, position)
         position += 8
-        room -= n
-        if not 0 <= n * 6 <= end - position or room < 0:
-            fail_count(n, "results", room)
+        left -= n
+        if not 0 <= n * 6 <= end - position or left < 0:
+            fail_count(n, "results", left)
         results_items: list[AlterReplicaLogDirTopicResult] = []
         for _ in range(n):
             alter_replica_log_dir_topic_result = AlterReplicaLogDirTopicResult.__new__(AlterReplicaLogDirTopicResult)
@@ -424,9 +424,9 @@ class AlterReplicaLogDirsResponse(Message):
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
-            room -= n
-            if not 0 <= n * 6 <= end - position or room < 0:
-                fail_count(n, "partitions", room)
+            left -= n
+            if not 0 <= n * 6 <= end - position or left < 0:
+                fail_count(n, "partitions", left)
             partitions_items: list[AlterReplicaLogDirPartitionResult] = []
             for _ in range(n):
                 alter_replica_log_dir_partition_result = AlterReplicaLogDirPartitionResult.__new__(AlterReplicaLogDirPartitionResult)

@@ -153,7 +153,7 @@ class AlterUserScramCredentialsRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -161,9 +161,9 @@ class AlterUserScramCredentialsRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "deletions")
         n -= 1
-        room -= n
-        if n * 3 > end - position or room < 0:
-            fail_count(n, "deletions", room)
+        left -= n
+        if n * 3 > end - position or left < 0:
+            fail_count(n, "deletions", left)
         deletions_items: list[ScramCredentialDeletion] = []
         for _ in range(n):
             scram_credential_deletion = ScramCredentialDeletion.__new__(ScramCredentialDeletion)
@@ -177,7 +177,7 @@ class AlterUserScramCredentialsRequest(Message):
             scram_credential_deletion.mechanism, n = _unpack_bB(view, position)
             position += 2
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             deletions_items.append(scram_credential_deletion)
         message.deletions = deletions_items
         n = view[position]
@@ -185,9 +185,9 @@ class AlterUserScramCredentialsRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "upsertions")
         n -= 1
-        room -= n
-        if n * 9 > end - position or room < 0:
-            fail_count(n, "upsertions", room)
+        left -= n
+        if n * 9 > end - position or left < 0:
+            fail_count(n, "upsertions", left)
         upsertions_items: list[ScramCredentialUpsertion] = []
         for _ in range(n):
             scram_credential_upsertion = ScramCredentialUpsertion.__new__(ScramCredentialUpsertion)
@@ -219,13 +219,13 @@ class AlterUserScramCredentialsRequest(Message):
             n = view[position]
             position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             upsertions_items.append(scram_credential_upsertion)
         message.upsertions = upsertions_items
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
 
@@ -304,7 +304,7 @@ class AlterUserScramCredentialsResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_iB(view, position)
@@ -312,9 +312,9 @@ class AlterUserScramCredentialsResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "results")
         n -= 1
-        room -= n
-        if n * 5 > end - position or room < 0:
-            fail_count(n, "results", room)
+        left -= n
+        if n * 5 > end - position or left < 0:
+            fail_count(n, "results", left)
         results_items: list[AlterUserScramCredentialsResult] = []
         for _ in range(n):
             alter_user_scram_credentials_result = AlterUserScramCredentialsResult.__new__(AlterUserScramCredentialsResult)
@@ -338,11 +338,11 @@ class AlterUserScramCredentialsResponse(Message):
             n = view[position]
             position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             results_items.append(alter_user_scram_credentials_result)
         message.results = results_items
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position

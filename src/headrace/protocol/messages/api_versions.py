@@ -97,7 +97,7 @@ class ApiVersionsRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         n = view[position]
         position += 1
@@ -116,11 +116,11 @@ class ApiVersionsRequest(Message):
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         message.client_software_name = ""
         message.client_software_version = ""
@@ -325,7 +325,7 @@ class ApiVersionsResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.error_code, n = _unpack_hB(view, position)
@@ -333,9 +333,9 @@ class ApiVersionsResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "api_keys")
         n -= 1
-        room -= n
-        if n * 7 > end - position or room < 0:
-            fail_count(n, "api_keys", room)
+        left -= n
+        if n * 7 > end - position or left < 0:
+            fail_count(n, "api_keys", left)
         api_keys_items: list[ApiVersion] = []
         for _ in range(n):
             api_version = ApiVersion.__new__(ApiVersion)
@@ -347,7 +347,7 @@ class ApiVersionsResponse(Message):
             ) = _unpack_hhhB(view, position)
             position += 7
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             api_keys_items.append(api_version)
         message.api_keys = api_keys_items
         message.throttle_time_ms, n = _unpack_iB(view, position)
@@ -358,7 +358,7 @@ class ApiVersionsResponse(Message):
         message.zk_migration_ready = False
         message.headrace_extensions = []
         if n:
-            n, position, room = count_tags(view, position, n, room)
+            n, position, left = count_tags(view, position, n, left)
             for _ in range(n):
                 tag, position, tag_end = read_tag(view, position)
                 if tag == 0:
@@ -367,9 +367,9 @@ class ApiVersionsResponse(Message):
                     if not 0 < n < 128:
                         n, position = length_tail(view, position, n, "supported_features")
                     n -= 1
-                    room -= n
-                    if n * 6 > end - position or room < 0:
-                        fail_count(n, "supported_features", room)
+                    left -= n
+                    if n * 6 > end - position or left < 0:
+                        fail_count(n, "supported_features", left)
                     supported_features_items: list[SupportedFeatureKey] = []
                     for _ in range(n):
                         supported_feature_key = SupportedFeatureKey.__new__(SupportedFeatureKey)
@@ -387,7 +387,7 @@ class ApiVersionsResponse(Message):
                         ) = _unpack_hhB(view, position)
                         position += 5
                         if n:
-                            position, room = skip_tags(view, position, n, room)
+                            position, left = skip_tags(view, position, n, left)
                         supported_features_items.append(supported_feature_key)
                     message.supported_features = supported_features_items
                 elif tag == 1:
@@ -399,9 +399,9 @@ class ApiVersionsResponse(Message):
                     if not 0 < n < 128:
                         n, position = length_tail(view, position, n, "finalized_features")
                     n -= 1
-                    room -= n
-                    if n * 6 > end - position or room < 0:
-                        fail_count(n, "finalized_features", room)
+                    left -= n
+                    if n * 6 > end - position or left < 0:
+                        fail_count(n, "finalized_features", left)
                     finalized_features_items: list[FinalizedFeatureKey] = []
                     for _ in range(n):
                         finalized_feature_key = FinalizedFeatureKey.__new__(FinalizedFeatureKey)
@@ -419,7 +419,7 @@ class ApiVersionsResponse(Message):
                         ) = _unpack_hhB(view, position)
                         position += 5
                         if n:
-                            position, room = skip_tags(view, position, n, room)
+                            position, left = skip_tags(view, position, n, left)
                         finalized_features_items.append(finalized_feature_key)
                     message.finalized_features = finalized_features_items
                 elif tag == 3:
@@ -431,9 +431,9 @@ class ApiVersionsResponse(Message):
                     if not 0 < n < 128:
                         n, position = length_tail(view, position, n, "headrace_extensions")
                     n -= 1
-                    room -= n
-                    if n > end - position or room < 0:
-                        fail_count(n, "headrace_extensions", room)
+                    left -= n
+                    if n > end - position or left < 0:
+                        fail_count(n, "headrace_extensions", left)
                     headrace_extensions_items: list[str] = []
                     for _ in range(n):
                         n = view[position]
@@ -450,7 +450,7 @@ class ApiVersionsResponse(Message):
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.supported_features = []
@@ -460,9 +460,9 @@ class ApiVersionsResponse(Message):
         message.headrace_extensions = []
         message.error_code, n = _unpack_hi(view, position)
         position += 6
-        room -= n
-        if not 0 <= n * 6 <= end - position or room < 0:
-            fail_count(n, "api_keys", room)
+        left -= n
+        if not 0 <= n * 6 <= end - position or left < 0:
+            fail_count(n, "api_keys", left)
         api_keys_items: list[ApiVersion] = []
         for _ in range(n):
             api_version = ApiVersion.__new__(ApiVersion)

@@ -70,7 +70,7 @@ class ConsumerGroupCurrentMemberAssignmentKey(Message):
         return out
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         (n,) = _unpack_h(view, position)
         position += 2
@@ -187,7 +187,7 @@ class ConsumerGroupCurrentMemberAssignmentValue(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         (
@@ -200,9 +200,9 @@ class ConsumerGroupCurrentMemberAssignmentValue(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "assigned_partitions")
         n -= 1
-        room -= n
-        if n * 18 > end - position or room < 0:
-            fail_count(n, "assigned_partitions", room)
+        left -= n
+        if n * 18 > end - position or left < 0:
+            fail_count(n, "assigned_partitions", left)
         assigned_partitions_items: list[TopicPartitions] = []
         for _ in range(n):
             topic_partitions = TopicPartitions.__new__(TopicPartitions)
@@ -211,16 +211,16 @@ class ConsumerGroupCurrentMemberAssignmentValue(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "partitions")
             n -= 1
-            room -= n
-            if n * 4 > end - position or room < 0:
-                fail_count(n, "partitions", room)
+            left -= n
+            if n * 4 > end - position or left < 0:
+                fail_count(n, "partitions", left)
             topic_partitions.partitions = read_int32s(view, position, n)
             position += n * 4
             n = view[position]
             position += 1
             topic_partitions.assignment_epochs = []
             if n:
-                n, position, room = count_tags(view, position, n, room)
+                n, position, left = count_tags(view, position, n, left)
                 for _ in range(n):
                     tag, position, tag_end = read_tag(view, position)
                     if tag == 0:
@@ -230,9 +230,9 @@ class ConsumerGroupCurrentMemberAssignmentValue(Message):
                             n, position = varint_tail(view, position, n)
                         if n:
                             n -= 1
-                            room -= n
-                            if n * 4 > end - position or room < 0:
-                                fail_count(n, "assignment_epochs", room)
+                            left -= n
+                            if n * 4 > end - position or left < 0:
+                                fail_count(n, "assignment_epochs", left)
                             topic_partitions.assignment_epochs = read_int32s(view, position, n)
                             position += n * 4
                         else:
@@ -247,9 +247,9 @@ class ConsumerGroupCurrentMemberAssignmentValue(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "partitions_pending_revocation")
         n -= 1
-        room -= n
-        if n * 18 > end - position or room < 0:
-            fail_count(n, "partitions_pending_revocation", room)
+        left -= n
+        if n * 18 > end - position or left < 0:
+            fail_count(n, "partitions_pending_revocation", left)
         partitions_pending_revocation_items: list[TopicPartitions] = []
         for _ in range(n):
             topic_partitions_2 = TopicPartitions.__new__(TopicPartitions)
@@ -258,16 +258,16 @@ class ConsumerGroupCurrentMemberAssignmentValue(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "partitions")
             n -= 1
-            room -= n
-            if n * 4 > end - position or room < 0:
-                fail_count(n, "partitions", room)
+            left -= n
+            if n * 4 > end - position or left < 0:
+                fail_count(n, "partitions", left)
             topic_partitions_2.partitions = read_int32s(view, position, n)
             position += n * 4
             n = view[position]
             position += 1
             topic_partitions_2.assignment_epochs = []
             if n:
-                n, position, room = count_tags(view, position, n, room)
+                n, position, left = count_tags(view, position, n, left)
                 for _ in range(n):
                     tag_2, position, tag_end_2 = read_tag(view, position)
                     if tag_2 == 0:
@@ -277,9 +277,9 @@ class ConsumerGroupCurrentMemberAssignmentValue(Message):
                             n, position = varint_tail(view, position, n)
                         if n:
                             n -= 1
-                            room -= n
-                            if n * 4 > end - position or room < 0:
-                                fail_count(n, "assignment_epochs", room)
+                            left -= n
+                            if n * 4 > end - position or left < 0:
+                                fail_count(n, "assignment_epochs", left)
                             topic_partitions_2.assignment_epochs = read_int32s(view, position, n)
                             position += n * 4
                         else:
@@ -292,5 +292,5 @@ class ConsumerGroupCurrentMemberAssignmentValue(Message):
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position

@@ -90,7 +90,7 @@ class ConsumerGroupDescribeRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -98,9 +98,9 @@ class ConsumerGroupDescribeRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "group_ids")
         n -= 1
-        room -= n
-        if n > end - position or room < 0:
-            fail_count(n, "group_ids", room)
+        left -= n
+        if n > end - position or left < 0:
+            fail_count(n, "group_ids", left)
         group_ids_items: list[str] = []
         for _ in range(n):
             n = view[position]
@@ -114,7 +114,7 @@ class ConsumerGroupDescribeRequest(Message):
         message.include_authorized_operations, n = _unpack_oB(view, position)
         position += 2
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
 
@@ -434,7 +434,7 @@ class ConsumerGroupDescribeResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_iB(view, position)
@@ -442,9 +442,9 @@ class ConsumerGroupDescribeResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "groups")
         n -= 1
-        room -= n
-        if n * 20 > end - position or room < 0:
-            fail_count(n, "groups", room)
+        left -= n
+        if n * 20 > end - position or left < 0:
+            fail_count(n, "groups", left)
         groups_items: list[DescribedGroup] = []
         for _ in range(n):
             described_group = DescribedGroup.__new__(DescribedGroup)
@@ -488,9 +488,9 @@ class ConsumerGroupDescribeResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "members")
             n -= 1
-            room -= n
-            if n * 16 > end - position or room < 0:
-                fail_count(n, "members", room)
+            left -= n
+            if n * 16 > end - position or left < 0:
+                fail_count(n, "members", left)
             members_items: list[Member] = []
             for _ in range(n):
                 member = Member.__new__(Member)
@@ -540,9 +540,9 @@ class ConsumerGroupDescribeResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "subscribed_topic_names")
                 n -= 1
-                room -= n
-                if n > end - position or room < 0:
-                    fail_count(n, "subscribed_topic_names", room)
+                left -= n
+                if n > end - position or left < 0:
+                    fail_count(n, "subscribed_topic_names", left)
                 subscribed_topic_names_items: list[str] = []
                 for _ in range(n):
                     n = view[position]
@@ -569,9 +569,9 @@ class ConsumerGroupDescribeResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "topic_partitions")
                 n -= 1
-                room -= n
-                if n * 19 > end - position or room < 0:
-                    fail_count(n, "topic_partitions", room)
+                left -= n
+                if n * 19 > end - position or left < 0:
+                    fail_count(n, "topic_partitions", left)
                 topic_partitions_items: list[TopicPartitions] = []
                 for _ in range(n):
                     topic_partitions = TopicPartitions.__new__(TopicPartitions)
@@ -587,21 +587,21 @@ class ConsumerGroupDescribeResponse(Message):
                     if not 0 < n < 128:
                         n, position = length_tail(view, position, n, "partitions")
                     n -= 1
-                    room -= n
-                    if n * 4 > end - position or room < 0:
-                        fail_count(n, "partitions", room)
+                    left -= n
+                    if n * 4 > end - position or left < 0:
+                        fail_count(n, "partitions", left)
                     topic_partitions.partitions = read_int32s(view, position, n)
                     position += n * 4
                     n = view[position]
                     position += 1
                     if n:
-                        position, room = skip_tags(view, position, n, room)
+                        position, left = skip_tags(view, position, n, left)
                     topic_partitions_items.append(topic_partitions)
                 assignment.topic_partitions = topic_partitions_items
                 n = view[position]
                 position += 1
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 member.assignment = assignment
                 assignment_2 = Assignment.__new__(Assignment)
                 n = view[position]
@@ -609,9 +609,9 @@ class ConsumerGroupDescribeResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "topic_partitions")
                 n -= 1
-                room -= n
-                if n * 19 > end - position or room < 0:
-                    fail_count(n, "topic_partitions", room)
+                left -= n
+                if n * 19 > end - position or left < 0:
+                    fail_count(n, "topic_partitions", left)
                 topic_partitions_items_2: list[TopicPartitions] = []
                 for _ in range(n):
                     topic_partitions_2 = TopicPartitions.__new__(TopicPartitions)
@@ -627,21 +627,21 @@ class ConsumerGroupDescribeResponse(Message):
                     if not 0 < n < 128:
                         n, position = length_tail(view, position, n, "partitions")
                     n -= 1
-                    room -= n
-                    if n * 4 > end - position or room < 0:
-                        fail_count(n, "partitions", room)
+                    left -= n
+                    if n * 4 > end - position or left < 0:
+                        fail_count(n, "partitions", left)
                     topic_partitions_2.partitions = read_int32s(view, position, n)
                     position += n * 4
                     n = view[position]
                     position += 1
                     if n:
-                        position, room = skip_tags(view, position, n, room)
+                        position, left = skip_tags(view, position, n, left)
                     topic_partitions_items_2.append(topic_partitions_2)
                 assignment_2.topic_partitions = topic_partitions_items_2
                 n = view[position]
                 position += 1
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 member.target_assignment = assignment_2
                 if version >= 1:
                     member.member_type, n = _unpack_bB(view, position)
@@ -651,17 +651,17 @@ class ConsumerGroupDescribeResponse(Message):
                     n = view[position]
                     position += 1
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 members_items.append(member)
             described_group.members = members_items
             described_group.authorized_operations, n = _unpack_iB(view, position)
             position += 5
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             groups_items.append(described_group)
         message.groups = groups_items
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position

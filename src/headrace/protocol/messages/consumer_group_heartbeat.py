@@ -217,7 +217,7 @@ class ConsumerGroupHeartbeatRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -260,9 +260,9 @@ class ConsumerGroupHeartbeatRequest(Message):
             n, position = varint_tail(view, position, n)
         if n:
             n -= 1
-            room -= n
-            if n > end - position or room < 0:
-                fail_count(n, "subscribed_topic_names", room)
+            left -= n
+            if n > end - position or left < 0:
+                fail_count(n, "subscribed_topic_names", left)
             subscribed_topic_names_items: list[str] = []
             for _ in range(n):
                 n = view[position]
@@ -304,9 +304,9 @@ class ConsumerGroupHeartbeatRequest(Message):
             n, position = varint_tail(view, position, n)
         if n:
             n -= 1
-            room -= n
-            if n * 18 > end - position or room < 0:
-                fail_count(n, "topic_partitions", room)
+            left -= n
+            if n * 18 > end - position or left < 0:
+                fail_count(n, "topic_partitions", left)
             topic_partitions_items: list[ConsumerGroupHeartbeatRequestTopicPartitions] = []
             for _ in range(n):
                 consumer_group_heartbeat_request_topic_partitions = ConsumerGroupHeartbeatRequestTopicPartitions.__new__(ConsumerGroupHeartbeatRequestTopicPartitions)
@@ -318,15 +318,15 @@ class ConsumerGroupHeartbeatRequest(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "partitions")
                 n -= 1
-                room -= n
-                if n * 4 > end - position or room < 0:
-                    fail_count(n, "partitions", room)
+                left -= n
+                if n * 4 > end - position or left < 0:
+                    fail_count(n, "partitions", left)
                 consumer_group_heartbeat_request_topic_partitions.partitions = read_int32s(view, position, n)
                 position += n * 4
                 n = view[position]
                 position += 1
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 topic_partitions_items.append(consumer_group_heartbeat_request_topic_partitions)
             message.topic_partitions = topic_partitions_items
         else:
@@ -334,7 +334,7 @@ class ConsumerGroupHeartbeatRequest(Message):
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
 
@@ -467,7 +467,7 @@ class ConsumerGroupHeartbeatResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, message.error_code, n = _unpack_ihB(view, position)
@@ -501,9 +501,9 @@ class ConsumerGroupHeartbeatResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "topic_partitions")
             n -= 1
-            room -= n
-            if n * 18 > end - position or room < 0:
-                fail_count(n, "topic_partitions", room)
+            left -= n
+            if n * 18 > end - position or left < 0:
+                fail_count(n, "topic_partitions", left)
             topic_partitions_items: list[ConsumerGroupHeartbeatResponseTopicPartitions] = []
             for _ in range(n):
                 consumer_group_heartbeat_response_topic_partitions = ConsumerGroupHeartbeatResponseTopicPartitions.__new__(ConsumerGroupHeartbeatResponseTopicPartitions)
@@ -515,27 +515,27 @@ class ConsumerGroupHeartbeatResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "partitions")
                 n -= 1
-                room -= n
-                if n * 4 > end - position or room < 0:
-                    fail_count(n, "partitions", room)
+                left -= n
+                if n * 4 > end - position or left < 0:
+                    fail_count(n, "partitions", left)
                 consumer_group_heartbeat_response_topic_partitions.partitions = read_int32s(view, position, n)
                 position += n * 4
                 n = view[position]
                 position += 1
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 topic_partitions_items.append(consumer_group_heartbeat_response_topic_partitions)
             assignment.topic_partitions = topic_partitions_items
             n = view[position]
             position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             message.assignment = assignment
         n = view[position]
         position += 1
         message.headrace_stop = False
         if n:
-            n, position, room = count_tags(view, position, n, room)
+            n, position, left = count_tags(view, position, n, left)
             for _ in range(n):
                 tag, position, tag_end = read_tag(view, position)
                 if tag == 26738:

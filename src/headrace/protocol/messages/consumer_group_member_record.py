@@ -69,7 +69,7 @@ class ConsumerGroupMemberMetadataKey(Message):
         return out
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         (n,) = _unpack_h(view, position)
         position += 2
@@ -283,7 +283,7 @@ class ConsumerGroupMemberMetadataValue(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -325,9 +325,9 @@ class ConsumerGroupMemberMetadataValue(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "subscribed_topic_names")
         n -= 1
-        room -= n
-        if n > end - position or room < 0:
-            fail_count(n, "subscribed_topic_names", room)
+        left -= n
+        if n > end - position or left < 0:
+            fail_count(n, "subscribed_topic_names", left)
         subscribed_topic_names_items: list[str] = []
         for _ in range(n):
             n = view[position]
@@ -362,7 +362,7 @@ class ConsumerGroupMemberMetadataValue(Message):
         position += 1
         message.classic_member_metadata = None
         if n:
-            n, position, room = count_tags(view, position, n, room)
+            n, position, left = count_tags(view, position, n, left)
             for _ in range(n):
                 tag, position, tag_end = read_tag(view, position)
                 if tag == 0:
@@ -377,9 +377,9 @@ class ConsumerGroupMemberMetadataValue(Message):
                         if not 0 < n < 128:
                             n, position = length_tail(view, position, n, "supported_protocols")
                         n -= 1
-                        room -= n
-                        if n * 3 > end - position or room < 0:
-                            fail_count(n, "supported_protocols", room)
+                        left -= n
+                        if n * 3 > end - position or left < 0:
+                            fail_count(n, "supported_protocols", left)
                         supported_protocols_items: list[ClassicProtocol] = []
                         for _ in range(n):
                             classic_protocol = ClassicProtocol.__new__(ClassicProtocol)
@@ -400,13 +400,13 @@ class ConsumerGroupMemberMetadataValue(Message):
                             n = view[position]
                             position += 1
                             if n:
-                                position, room = skip_tags(view, position, n, room)
+                                position, left = skip_tags(view, position, n, left)
                             supported_protocols_items.append(classic_protocol)
                         classic_member_metadata.supported_protocols = supported_protocols_items
                         n = view[position]
                         position += 1
                         if n:
-                            position, room = skip_tags(view, position, n, room)
+                            position, left = skip_tags(view, position, n, left)
                         message.classic_member_metadata = classic_member_metadata
                 else:
                     position = tag_end

@@ -59,7 +59,7 @@ class ConsumerGroupRegularExpressionKey(Message):
         return out
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         (n,) = _unpack_h(view, position)
         position += 2
@@ -115,7 +115,7 @@ class ConsumerGroupRegularExpressionValue(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -123,9 +123,9 @@ class ConsumerGroupRegularExpressionValue(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "topics")
         n -= 1
-        room -= n
-        if n > end - position or room < 0:
-            fail_count(n, "topics", room)
+        left -= n
+        if n > end - position or left < 0:
+            fail_count(n, "topics", left)
         topics_items: list[str] = []
         for _ in range(n):
             n = view[position]
@@ -139,5 +139,5 @@ class ConsumerGroupRegularExpressionValue(Message):
         message.version, message.timestamp, n = _unpack_qqB(view, position)
         position += 17
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position

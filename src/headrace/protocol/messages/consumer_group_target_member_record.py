@@ -63,7 +63,7 @@ class ConsumerGroupTargetAssignmentMemberKey(Message):
         return out
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         (n,) = _unpack_h(view, position)
         position += 2
@@ -124,7 +124,7 @@ class ConsumerGroupTargetAssignmentMemberValue(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -132,9 +132,9 @@ class ConsumerGroupTargetAssignmentMemberValue(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "topic_partitions")
         n -= 1
-        room -= n
-        if n * 18 > end - position or room < 0:
-            fail_count(n, "topic_partitions", room)
+        left -= n
+        if n * 18 > end - position or left < 0:
+            fail_count(n, "topic_partitions", left)
         topic_partitions_items: list[TopicPartition] = []
         for _ in range(n):
             topic_partition = TopicPartition.__new__(TopicPartition)
@@ -143,19 +143,19 @@ class ConsumerGroupTargetAssignmentMemberValue(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "partitions")
             n -= 1
-            room -= n
-            if n * 4 > end - position or room < 0:
-                fail_count(n, "partitions", room)
+            left -= n
+            if n * 4 > end - position or left < 0:
+                fail_count(n, "partitions", left)
             topic_partition.partitions = read_int32s(view, position, n)
             position += n * 4
             n = view[position]
             position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             topic_partitions_items.append(topic_partition)
         message.topic_partitions = topic_partitions_items
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position

@@ -112,14 +112,14 @@ class ConsumerProtocolSubscription(Message):
         return out
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         (n,) = _unpack_i(view, position)
         position += 4
-        room -= n
-        if not 0 <= n * 2 <= end - position or room < 0:
-            fail_count(n, "topics", room)
+        left -= n
+        if not 0 <= n * 2 <= end - position or left < 0:
+            fail_count(n, "topics", left)
         topics_items: list[str] = []
         for _ in range(n):
             (n,) = _unpack_h(view, position)
@@ -143,9 +143,9 @@ class ConsumerProtocolSubscription(Message):
         if version >= 1:
             (n,) = _unpack_i(view, position)
             position += 4
-            room -= n
-            if not 0 <= n * 6 <= end - position or room < 0:
-                fail_count(n, "owned_partitions", room)
+            left -= n
+            if not 0 <= n * 6 <= end - position or left < 0:
+                fail_count(n, "owned_partitions", left)
             owned_partitions_items: list[ConsumerProtocolSubscriptionTopicPartition] = []
             for _ in range(n):
                 consumer_protocol_subscription_topic_partition = ConsumerProtocolSubscriptionTopicPartition.__new__(ConsumerProtocolSubscriptionTopicPartition)
@@ -158,9 +158,9 @@ class ConsumerProtocolSubscription(Message):
                 position = stop
                 (n,) = _unpack_i(view, position)
                 position += 4
-                room -= n
-                if not 0 <= n * 4 <= end - position or room < 0:
-                    fail_count(n, "partitions", room)
+                left -= n
+                if not 0 <= n * 4 <= end - position or left < 0:
+                    fail_count(n, "partitions", left)
                 consumer_protocol_subscription_topic_partition.partitions = read_int32s(view, position, n)
                 position += n * 4
                 owned_partitions_items.append(consumer_protocol_subscription_topic_partition)
@@ -239,14 +239,14 @@ class ConsumerProtocolAssignment(Message):
         return out
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         (n,) = _unpack_i(view, position)
         position += 4
-        room -= n
-        if not 0 <= n * 6 <= end - position or room < 0:
-            fail_count(n, "assigned_partitions", room)
+        left -= n
+        if not 0 <= n * 6 <= end - position or left < 0:
+            fail_count(n, "assigned_partitions", left)
         assigned_partitions_items: list[ConsumerProtocolAssignmentTopicPartition] = []
         for _ in range(n):
             consumer_protocol_assignment_topic_partition = ConsumerProtocolAssignmentTopicPartition.__new__(ConsumerProtocolAssignmentTopicPartition)
@@ -259,9 +259,9 @@ class ConsumerProtocolAssignment(Message):
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
-            room -= n
-            if not 0 <= n * 4 <= end - position or room < 0:
-                fail_count(n, "partitions", room)
+            left -= n
+            if not 0 <= n * 4 <= end - position or left < 0:
+                fail_count(n, "partitions", left)
             consumer_protocol_assignment_topic_partition.partitions = read_int32s(view, position, n)
             position += n * 4
             assigned_partitions_items.append(consumer_protocol_assignment_topic_partition)

@@ -157,7 +157,7 @@ class CreateAclsRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -165,9 +165,9 @@ class CreateAclsRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "creations")
         n -= 1
-        room -= n
-        if n * 8 > end - position or room < 0:
-            fail_count(n, "creations", room)
+        left -= n
+        if n * 8 > end - position or left < 0:
+            fail_count(n, "creations", left)
         creations_items: list[AclCreation] = []
         for _ in range(n):
             acl_creation = AclCreation.__new__(AclCreation)
@@ -195,24 +195,24 @@ class CreateAclsRequest(Message):
             acl_creation.operation, acl_creation.permission_type, n = _unpack_bbB(view, position)
             position += 3
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             creations_items.append(acl_creation)
         message.creations = creations_items
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         (n,) = _unpack_i(view, position)
         position += 4
-        room -= n
-        if not 0 <= n * 10 <= end - position or room < 0:
-            fail_count(n, "creations", room)
+        left -= n
+        if not 0 <= n * 10 <= end - position or left < 0:
+            fail_count(n, "creations", left)
         creations_items: list[AclCreation] = []
         for _ in range(n):
             acl_creation = AclCreation.__new__(AclCreation)
@@ -317,7 +317,7 @@ class CreateAclsResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_iB(view, position)
@@ -325,9 +325,9 @@ class CreateAclsResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "results")
         n -= 1
-        room -= n
-        if n * 4 > end - position or room < 0:
-            fail_count(n, "results", room)
+        left -= n
+        if n * 4 > end - position or left < 0:
+            fail_count(n, "results", left)
         results_items: list[AclCreationResult] = []
         for _ in range(n):
             acl_creation_result = AclCreationResult.__new__(AclCreationResult)
@@ -344,24 +344,24 @@ class CreateAclsResponse(Message):
             n = view[position]
             position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             results_items.append(acl_creation_result)
         message.results = results_items
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_ii(view, position)
         position += 8
-        room -= n
-        if not 0 <= n * 4 <= end - position or room < 0:
-            fail_count(n, "results", room)
+        left -= n
+        if not 0 <= n * 4 <= end - position or left < 0:
+            fail_count(n, "results", left)
         results_items: list[AclCreationResult] = []
         for _ in range(n):
             acl_creation_result = AclCreationResult.__new__(AclCreationResult)

@@ -159,7 +159,7 @@ class CreatePartitionsRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -167,9 +167,9 @@ class CreatePartitionsRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "topics")
         n -= 1
-        room -= n
-        if n * 7 > end - position or room < 0:
-            fail_count(n, "topics", room)
+        left -= n
+        if n * 7 > end - position or left < 0:
+            fail_count(n, "topics", left)
         topics_items: list[CreatePartitionsTopic] = []
         for _ in range(n):
             create_partitions_topic = CreatePartitionsTopic.__new__(CreatePartitionsTopic)
@@ -186,9 +186,9 @@ class CreatePartitionsRequest(Message):
                 n, position = varint_tail(view, position, n)
             if n:
                 n -= 1
-                room -= n
-                if n * 2 > end - position or room < 0:
-                    fail_count(n, "assignments", room)
+                left -= n
+                if n * 2 > end - position or left < 0:
+                    fail_count(n, "assignments", left)
                 assignments_items: list[CreatePartitionsAssignment] = []
                 for _ in range(n):
                     create_partitions_assignment = CreatePartitionsAssignment.__new__(CreatePartitionsAssignment)
@@ -197,15 +197,15 @@ class CreatePartitionsRequest(Message):
                     if not 0 < n < 128:
                         n, position = length_tail(view, position, n, "broker_ids")
                     n -= 1
-                    room -= n
-                    if n * 4 > end - position or room < 0:
-                        fail_count(n, "broker_ids", room)
+                    left -= n
+                    if n * 4 > end - position or left < 0:
+                        fail_count(n, "broker_ids", left)
                     create_partitions_assignment.broker_ids = read_int32s(view, position, n)
                     position += n * 4
                     n = view[position]
                     position += 1
                     if n:
-                        position, room = skip_tags(view, position, n, room)
+                        position, left = skip_tags(view, position, n, left)
                     assignments_items.append(create_partitions_assignment)
                 create_partitions_topic.assignments = assignments_items
             else:
@@ -213,24 +213,24 @@ class CreatePartitionsRequest(Message):
             n = view[position]
             position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             topics_items.append(create_partitions_topic)
         message.topics = topics_items
         message.timeout_ms, message.validate_only, n = _unpack_ioB(view, position)
         position += 6
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         (n,) = _unpack_i(view, position)
         position += 4
-        room -= n
-        if not 0 <= n * 10 <= end - position or room < 0:
-            fail_count(n, "topics", room)
+        left -= n
+        if not 0 <= n * 10 <= end - position or left < 0:
+            fail_count(n, "topics", left)
         topics_items: list[CreatePartitionsTopic] = []
         for _ in range(n):
             create_partitions_topic = CreatePartitionsTopic.__new__(CreatePartitionsTopic)
@@ -244,17 +244,17 @@ class CreatePartitionsRequest(Message):
             create_partitions_topic.count, n = _unpack_ii(view, position)
             position += 8
             if n >= 0:
-                room -= n
-                if not 0 <= n * 4 <= end - position or room < 0:
-                    fail_count(n, "assignments", room)
+                left -= n
+                if not 0 <= n * 4 <= end - position or left < 0:
+                    fail_count(n, "assignments", left)
                 assignments_items: list[CreatePartitionsAssignment] = []
                 for _ in range(n):
                     create_partitions_assignment = CreatePartitionsAssignment.__new__(CreatePartitionsAssignment)
                     (n,) = _unpack_i(view, position)
                     position += 4
-                    room -= n
-                    if not 0 <= n * 4 <= end - position or room < 0:
-                        fail_count(n, "broker_ids", room)
+                    left -= n
+                    if not 0 <= n * 4 <= end - position or left < 0:
+                        fail_count(n, "broker_ids", left)
                     create_partitions_assignment.broker_ids = read_int32s(view, position, n)
                     position += n * 4
                     assignments_items.append(create_partitions_assignment)
@@ -361,7 +361,7 @@ class CreatePartitionsResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_iB(view, position)
@@ -369,9 +369,9 @@ class CreatePartitionsResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "results")
         n -= 1
-        room -= n
-        if n * 5 > end - position or room < 0:
-            fail_count(n, "results", room)
+        left -= n
+        if n * 5 > end - position or left < 0:
+            fail_count(n, "results", left)
         results_items: list[CreatePartitionsTopicResult] = []
         for _ in range(n):
             create_partitions_topic_result = CreatePartitionsTopicResult.__new__(CreatePartitionsTopicResult)
@@ -395,24 +395,24 @@ class CreatePartitionsResponse(Message):
             n = view[position]
             position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             results_items.append(create_partitions_topic_result)
         message.results = results_items
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_ii(view, position)
         position += 8
-        room -= n
-        if not 0 <= n * 6 <= end - position or room < 0:
-            fail_count(n, "results", room)
+        left -= n
+        if not 0 <= n * 6 <= end - position or left < 0:
+            fail_count(n, "results", left)
         results_items: list[CreatePartitionsTopicResult] = []
         for _ in range(n):
             create_partitions_topic_result = CreatePartitionsTopicResult.__new__(CreatePartitionsTopicResult)

@@ -228,7 +228,7 @@ class CreateTopicsRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -236,9 +236,9 @@ class CreateTopicsRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "topics")
         n -= 1
-        room -= n
-        if n * 10 > end - position or room < 0:
-            fail_count(n, "topics", room)
+        left -= n
+        if n * 10 > end - position or left < 0:
+            fail_count(n, "topics", left)
         topics_items: list[CreatableTopic] = []
         for _ in range(n):
             creatable_topic = CreatableTopic.__new__(CreatableTopic)
@@ -258,9 +258,9 @@ class CreateTopicsRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "assignments")
             n -= 1
-            room -= n
-            if n * 6 > end - position or room < 0:
-                fail_count(n, "assignments", room)
+            left -= n
+            if n * 6 > end - position or left < 0:
+                fail_count(n, "assignments", left)
             assignments_items: list[CreatableReplicaAssignment] = []
             for _ in range(n):
                 creatable_replica_assignment = CreatableReplicaAssignment.__new__(CreatableReplicaAssignment)
@@ -269,15 +269,15 @@ class CreateTopicsRequest(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "broker_ids")
                 n -= 1
-                room -= n
-                if n * 4 > end - position or room < 0:
-                    fail_count(n, "broker_ids", room)
+                left -= n
+                if n * 4 > end - position or left < 0:
+                    fail_count(n, "broker_ids", left)
                 creatable_replica_assignment.broker_ids = read_int32s(view, position, n)
                 position += n * 4
                 n = view[position]
                 position += 1
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 assignments_items.append(creatable_replica_assignment)
             creatable_topic.assignments = assignments_items
             n = view[position]
@@ -285,9 +285,9 @@ class CreateTopicsRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "configs")
             n -= 1
-            room -= n
-            if n * 3 > end - position or room < 0:
-                fail_count(n, "configs", room)
+            left -= n
+            if n * 3 > end - position or left < 0:
+                fail_count(n, "configs", left)
             configs_items: list[CreatableTopicConfig] = []
             for _ in range(n):
                 creatable_topic_config = CreatableTopicConfig.__new__(CreatableTopicConfig)
@@ -311,30 +311,30 @@ class CreateTopicsRequest(Message):
                 n = view[position]
                 position += 1
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 configs_items.append(creatable_topic_config)
             creatable_topic.configs = configs_items
             n = view[position]
             position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             topics_items.append(creatable_topic)
         message.topics = topics_items
         message.timeout_ms, message.validate_only, n = _unpack_ioB(view, position)
         position += 6
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         (n,) = _unpack_i(view, position)
         position += 4
-        room -= n
-        if not 0 <= n * 16 <= end - position or room < 0:
-            fail_count(n, "topics", room)
+        left -= n
+        if not 0 <= n * 16 <= end - position or left < 0:
+            fail_count(n, "topics", left)
         topics_items: list[CreatableTopic] = []
         for _ in range(n):
             creatable_topic = CreatableTopic.__new__(CreatableTopic)
@@ -351,26 +351,26 @@ class CreateTopicsRequest(Message):
                 n,
             ) = _unpack_ihi(view, position)
             position += 10
-            room -= n
-            if not 0 <= n * 8 <= end - position or room < 0:
-                fail_count(n, "assignments", room)
+            left -= n
+            if not 0 <= n * 8 <= end - position or left < 0:
+                fail_count(n, "assignments", left)
             assignments_items: list[CreatableReplicaAssignment] = []
             for _ in range(n):
                 creatable_replica_assignment = CreatableReplicaAssignment.__new__(CreatableReplicaAssignment)
                 creatable_replica_assignment.partition_index, n = _unpack_ii(view, position)
                 position += 8
-                room -= n
-                if not 0 <= n * 4 <= end - position or room < 0:
-                    fail_count(n, "broker_ids", room)
+                left -= n
+                if not 0 <= n * 4 <= end - position or left < 0:
+                    fail_count(n, "broker_ids", left)
                 creatable_replica_assignment.broker_ids = read_int32s(view, position, n)
                 position += n * 4
                 assignments_items.append(creatable_replica_assignment)
             creatable_topic.assignments = assignments_items
             (n,) = _unpack_i(view, position)
             position += 4
-            room -= n
-            if not 0 <= n * 4 <= end - position or room < 0:
-                fail_count(n, "configs", room)
+            left -= n
+            if not 0 <= n * 4 <= end - position or left < 0:
+                fail_count(n, "configs", left)
             configs_items: list[CreatableTopicConfig] = []
             for _ in range(n):
                 creatable_topic_config = CreatableTopicConfig.__new__(CreatableTopicConfig)
@@ -593,7 +593,7 @@ class CreateTopicsResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_iB(view, position)
@@ -601,9 +601,9 @@ class CreateTopicsResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "topics")
         n -= 1
-        room -= n
-        if n * 12 > end - position or room < 0:
-            fail_count(n, "topics", room)
+        left -= n
+        if n * 12 > end - position or left < 0:
+            fail_count(n, "topics", left)
         topics_items: list[CreatableTopicResult] = []
         for _ in range(n):
             creatable_topic_result = CreatableTopicResult.__new__(CreatableTopicResult)
@@ -643,9 +643,9 @@ class CreateTopicsResponse(Message):
                 n, position = varint_tail(view, position, n)
             if n:
                 n -= 1
-                room -= n
-                if n * 6 > end - position or room < 0:
-                    fail_count(n, "configs", room)
+                left -= n
+                if n * 6 > end - position or left < 0:
+                    fail_count(n, "configs", left)
                 configs_items: list[CreatableTopicConfigs] = []
                 for _ in range(n):
                     creatable_topic_configs = CreatableTopicConfigs.__new__(CreatableTopicConfigs)
@@ -674,7 +674,7 @@ class CreateTopicsResponse(Message):
                     ) = _unpack_oboB(view, position)
                     position += 4
                     if n:
-                        position, room = skip_tags(view, position, n, room)
+                        position, left = skip_tags(view, position, n, left)
                     configs_items.append(creatable_topic_configs)
                 creatable_topic_result.configs = configs_items
             else:
@@ -683,7 +683,7 @@ class CreateTopicsResponse(Message):
             position += 1
             creatable_topic_result.topic_config_error_code = 0
             if n:
-                n, position, room = count_tags(view, position, n, room)
+                n, position, left = count_tags(view, position, n, left)
                 for _ in range(n):
                     tag, position, tag_end = read_tag(view, position)
                     if tag == 0:
@@ -697,18 +697,18 @@ class CreateTopicsResponse(Message):
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_ii(view, position)
         position += 8
-        room -= n
-        if not 0 <= n * 6 <= end - position or room < 0:
-            fail_count(n, "topics", room)
+        left -= n
+        if not 0 <= n * 6 <= end - position or left < 0:
+            fail_count(n, "topics", left)
         topics_items: list[CreatableTopicResult] = []
         for _ in range(n):
             creatable_topic_result = CreatableTopicResult.__new__(CreatableTopicResult)

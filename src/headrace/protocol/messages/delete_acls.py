@@ -184,7 +184,7 @@ class DeleteAclsRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -192,9 +192,9 @@ class DeleteAclsRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "filters")
         n -= 1
-        room -= n
-        if n * 8 > end - position or room < 0:
-            fail_count(n, "filters", room)
+        left -= n
+        if n * 8 > end - position or left < 0:
+            fail_count(n, "filters", left)
         filters_items: list[DeleteAclsFilter] = []
         for _ in range(n):
             delete_acls_filter = DeleteAclsFilter.__new__(DeleteAclsFilter)
@@ -235,24 +235,24 @@ class DeleteAclsRequest(Message):
             ) = _unpack_bbB(view, position)
             position += 3
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             filters_items.append(delete_acls_filter)
         message.filters = filters_items
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         (n,) = _unpack_i(view, position)
         position += 4
-        room -= n
-        if not 0 <= n * 10 <= end - position or room < 0:
-            fail_count(n, "filters", room)
+        left -= n
+        if not 0 <= n * 10 <= end - position or left < 0:
+            fail_count(n, "filters", left)
         filters_items: list[DeleteAclsFilter] = []
         for _ in range(n):
             delete_acls_filter = DeleteAclsFilter.__new__(DeleteAclsFilter)
@@ -494,7 +494,7 @@ class DeleteAclsResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_iB(view, position)
@@ -502,9 +502,9 @@ class DeleteAclsResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "filter_results")
         n -= 1
-        room -= n
-        if n * 5 > end - position or room < 0:
-            fail_count(n, "filter_results", room)
+        left -= n
+        if n * 5 > end - position or left < 0:
+            fail_count(n, "filter_results", left)
         filter_results_items: list[DeleteAclsFilterResult] = []
         for _ in range(n):
             delete_acls_filter_result = DeleteAclsFilterResult.__new__(DeleteAclsFilterResult)
@@ -523,9 +523,9 @@ class DeleteAclsResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "matching_acls")
             n -= 1
-            room -= n
-            if n * 11 > end - position or room < 0:
-                fail_count(n, "matching_acls", room)
+            left -= n
+            if n * 11 > end - position or left < 0:
+                fail_count(n, "matching_acls", left)
             matching_acls_items: list[DeleteAclsMatchingAcl] = []
             for _ in range(n):
                 delete_acls_matching_acl = DeleteAclsMatchingAcl.__new__(DeleteAclsMatchingAcl)
@@ -567,30 +567,30 @@ class DeleteAclsResponse(Message):
                 ) = _unpack_bbB(view, position)
                 position += 3
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 matching_acls_items.append(delete_acls_matching_acl)
             delete_acls_filter_result.matching_acls = matching_acls_items
             n = view[position]
             position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             filter_results_items.append(delete_acls_filter_result)
         message.filter_results = filter_results_items
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_ii(view, position)
         position += 8
-        room -= n
-        if not 0 <= n * 8 <= end - position or room < 0:
-            fail_count(n, "filter_results", room)
+        left -= n
+        if not 0 <= n * 8 <= end - position or left < 0:
+            fail_count(n, "filter_results", left)
         filter_results_items: list[DeleteAclsFilterResult] = []
         for _ in range(n):
             delete_acls_filter_result = DeleteAclsFilterResult.__new__(DeleteAclsFilterResult)
@@ -606,9 +606,9 @@ class DeleteAclsResponse(Message):
                 fail_null("error_message")
             (n,) = _unpack_i(view, position)
             position += 4
-            room -= n
-            if not 0 <= n * 14 <= end - position or room < 0:
-                fail_count(n, "matching_acls", room)
+            left -= n
+            if not 0 <= n * 14 <= end - position or left < 0:
+                fail_count(n, "matching_acls", left)
             matching_acls_items: list[DeleteAclsMatchingAcl] = []
             for _ in range(n):
                 delete_acls_matching_acl = DeleteAclsMatchingAcl.__new__(DeleteAclsMatchingAcl)

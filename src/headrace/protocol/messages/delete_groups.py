@@ -81,7 +81,7 @@ class DeleteGroupsRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -89,9 +89,9 @@ class DeleteGroupsRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "groups_names")
         n -= 1
-        room -= n
-        if n > end - position or room < 0:
-            fail_count(n, "groups_names", room)
+        left -= n
+        if n > end - position or left < 0:
+            fail_count(n, "groups_names", left)
         groups_names_items: list[str] = []
         for _ in range(n):
             n = view[position]
@@ -105,18 +105,18 @@ class DeleteGroupsRequest(Message):
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         (n,) = _unpack_i(view, position)
         position += 4
-        room -= n
-        if not 0 <= n * 2 <= end - position or room < 0:
-            fail_count(n, "groups_names", room)
+        left -= n
+        if not 0 <= n * 2 <= end - position or left < 0:
+            fail_count(n, "groups_names", left)
         groups_names_items: list[str] = []
         for _ in range(n):
             (n,) = _unpack_h(view, position)
@@ -194,7 +194,7 @@ class DeleteGroupsResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_iB(view, position)
@@ -202,9 +202,9 @@ class DeleteGroupsResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "results")
         n -= 1
-        room -= n
-        if n * 4 > end - position or room < 0:
-            fail_count(n, "results", room)
+        left -= n
+        if n * 4 > end - position or left < 0:
+            fail_count(n, "results", left)
         results_items: list[DeletableGroupResult] = []
         for _ in range(n):
             deletable_group_result = DeletableGroupResult.__new__(DeletableGroupResult)
@@ -218,24 +218,24 @@ class DeleteGroupsResponse(Message):
             deletable_group_result.error_code, n = _unpack_hB(view, position)
             position += 3
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             results_items.append(deletable_group_result)
         message.results = results_items
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_ii(view, position)
         position += 8
-        room -= n
-        if not 0 <= n * 4 <= end - position or room < 0:
-            fail_count(n, "results", room)
+        left -= n
+        if not 0 <= n * 4 <= end - position or left < 0:
+            fail_count(n, "results", left)
         results_items: list[DeletableGroupResult] = []
         for _ in range(n):
             deletable_group_result = DeletableGroupResult.__new__(DeletableGroupResult)

@@ -137,7 +137,7 @@ class DeleteRecordsRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -145,9 +145,9 @@ class DeleteRecordsRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "topics")
         n -= 1
-        room -= n
-        if n * 3 > end - position or room < 0:
-            fail_count(n, "topics", room)
+        left -= n
+        if n * 3 > end - position or left < 0:
+            fail_count(n, "topics", left)
         topics_items: list[DeleteRecordsTopic] = []
         for _ in range(n):
             delete_records_topic = DeleteRecordsTopic.__new__(DeleteRecordsTopic)
@@ -163,9 +163,9 @@ class DeleteRecordsRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "partitions")
             n -= 1
-            room -= n
-            if n * 13 > end - position or room < 0:
-                fail_count(n, "partitions", room)
+            left -= n
+            if n * 13 > end - position or left < 0:
+                fail_count(n, "partitions", left)
             partitions_items: list[DeleteRecordsPartition] = []
             for _ in range(n):
                 delete_records_partition = DeleteRecordsPartition.__new__(DeleteRecordsPartition)
@@ -176,30 +176,30 @@ class DeleteRecordsRequest(Message):
                 ) = _unpack_iqB(view, position)
                 position += 13
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 partitions_items.append(delete_records_partition)
             delete_records_topic.partitions = partitions_items
             n = view[position]
             position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             topics_items.append(delete_records_topic)
         message.topics = topics_items
         message.timeout_ms, n = _unpack_iB(view, position)
         position += 5
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         (n,) = _unpack_i(view, position)
         position += 4
-        room -= n
-        if not 0 <= n * 6 <= end - position or room < 0:
-            fail_count(n, "topics", room)
+        left -= n
+        if not 0 <= n * 6 <= end - position or left < 0:
+            fail_count(n, "topics", left)
         topics_items: list[DeleteRecordsTopic] = []
         for _ in range(n):
             delete_records_topic = DeleteRecordsTopic.__new__(DeleteRecordsTopic)
@@ -212,9 +212,9 @@ class DeleteRecordsRequest(Message):
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
-            room -= n
-            if not 0 <= n * 12 <= end - position or room < 0:
-                fail_count(n, "partitions", room)
+            left -= n
+            if not 0 <= n * 12 <= end - position or left < 0:
+                fail_count(n, "partitions", left)
             partitions_items: list[DeleteRecordsPartition] = []
             for _ in range(n):
                 delete_records_partition = DeleteRecordsPartition.__new__(DeleteRecordsPartition)
@@ -339,7 +339,7 @@ class DeleteRecordsResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_iB(view, position)
@@ -347,9 +347,9 @@ class DeleteRecordsResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "topics")
         n -= 1
-        room -= n
-        if n * 3 > end - position or room < 0:
-            fail_count(n, "topics", room)
+        left -= n
+        if n * 3 > end - position or left < 0:
+            fail_count(n, "topics", left)
         topics_items: list[DeleteRecordsTopicResult] = []
         for _ in range(n):
             delete_records_topic_result = DeleteRecordsTopicResult.__new__(DeleteRecordsTopicResult)
@@ -365,9 +365,9 @@ class DeleteRecordsResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "partitions")
             n -= 1
-            room -= n
-            if n * 15 > end - position or room < 0:
-                fail_count(n, "partitions", room)
+            left -= n
+            if n * 15 > end - position or left < 0:
+                fail_count(n, "partitions", left)
             partitions_items: list[DeleteRecordsPartitionResult] = []
             for _ in range(n):
                 delete_records_partition_result = DeleteRecordsPartitionResult.__new__(DeleteRecordsPartitionResult)
@@ -379,30 +379,30 @@ class DeleteRecordsResponse(Message):
                 ) = _unpack_iqhB(view, position)
                 position += 15
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 partitions_items.append(delete_records_partition_result)
             delete_records_topic_result.partitions = partitions_items
             n = view[position]
             position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             topics_items.append(delete_records_topic_result)
         message.topics = topics_items
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_ii(view, position)
         position += 8
-        room -= n
-        if not 0 <= n * 6 <= end - position or room < 0:
-            fail_count(n, "topics", room)
+        left -= n
+        if not 0 <= n * 6 <= end - position or left < 0:
+            fail_count(n, "topics", left)
         topics_items: list[DeleteRecordsTopicResult] = []
         for _ in range(n):
             delete_records_topic_result = DeleteRecordsTopicResult.__new__(DeleteRecordsTopicResult)
@@ -415,9 +415,9 @@ class DeleteRecordsResponse(Message):
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
-            room -= n
-            if not 0 <= n * 14 <= end - position or room < 0:
-                fail_count(n, "partitions", room)
+            left -= n
+            if not 0 <= n * 14 <= end - position or left < 0:
+                fail_count(n, "partitions", left)
             partitions_items: list[DeleteRecordsPartitionResult] = []
             for _ in range(n):
                 delete_records_partition_result = DeleteRecordsPartitionResult.__new__(DeleteRecordsPartitionResult)

@@ -131,7 +131,7 @@ class DeleteTopicsRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         if version == 6:
@@ -140,9 +140,9 @@ class DeleteTopicsRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "topics")
             n -= 1
-            room -= n
-            if n * 18 > end - position or room < 0:
-                fail_count(n, "topics", room)
+            left -= n
+            if n * 18 > end - position or left < 0:
+                fail_count(n, "topics", left)
             topics_items: list[DeleteTopicState] = []
             for _ in range(n):
                 delete_topic_state = DeleteTopicState.__new__(DeleteTopicState)
@@ -159,7 +159,7 @@ class DeleteTopicsRequest(Message):
                 delete_topic_state.topic_id, n = _unpack_16sB(view, position)
                 position += 17
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 topics_items.append(delete_topic_state)
             message.topics = topics_items
         else:
@@ -170,9 +170,9 @@ class DeleteTopicsRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "topic_names")
             n -= 1
-            room -= n
-            if n > end - position or room < 0:
-                fail_count(n, "topic_names", room)
+            left -= n
+            if n > end - position or left < 0:
+                fail_count(n, "topic_names", left)
             topic_names_items: list[str] = []
             for _ in range(n):
                 n = view[position]
@@ -188,19 +188,19 @@ class DeleteTopicsRequest(Message):
         message.timeout_ms, n = _unpack_iB(view, position)
         position += 5
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.topics = []
         (n,) = _unpack_i(view, position)
         position += 4
-        room -= n
-        if not 0 <= n * 2 <= end - position or room < 0:
-            fail_count(n, "topic_names", room)
+        left -= n
+        if not 0 <= n * 2 <= end - position or left < 0:
+            fail_count(n, "topic_names", left)
         topic_names_items: list[str] = []
         for _ in range(n):
             (n,) = _unpack_h(view, position)
@@ -320,7 +320,7 @@ class DeleteTopicsResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_iB(view, position)
@@ -328,9 +328,9 @@ class DeleteTopicsResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "responses")
         n -= 1
-        room -= n
-        if n * 4 > end - position or room < 0:
-            fail_count(n, "responses", room)
+        left -= n
+        if n * 4 > end - position or left < 0:
+            fail_count(n, "responses", left)
         responses_items: list[DeletableTopicResult] = []
         for _ in range(n):
             deletable_topic_result = DeletableTopicResult.__new__(DeletableTopicResult)
@@ -372,24 +372,24 @@ class DeleteTopicsResponse(Message):
             n = view[position]
             position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             responses_items.append(deletable_topic_result)
         message.responses = responses_items
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_ii(view, position)
         position += 8
-        room -= n
-        if not 0 <= n * 4 <= end - position or room < 0:
-            fail_count(n, "responses", room)
+        left -= n
+        if not 0 <= n * 4 <= end - position or left < 0:
+            fail_count(n, "responses", left)
         responses_items: list[DeletableTopicResult] = []
         for _ in range(n):
             deletable_topic_result = DeletableTopicResult.__new__(DeletableTopicResult)

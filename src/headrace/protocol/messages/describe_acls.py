@@ -163,7 +163,7 @@ class DescribeAclsRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         message.resource_type_filter, n = _unpack_bB(view, position)
         position += 2
@@ -198,11 +198,11 @@ class DescribeAclsRequest(Message):
         message.operation, message.permission_type, n = _unpack_bbB(view, position)
         position += 3
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         message.resource_type_filter, n = _unpack_bh(view, position)
         position += 3
@@ -394,7 +394,7 @@ class DescribeAclsResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, message.error_code, n = _unpack_ihB(view, position)
@@ -412,9 +412,9 @@ class DescribeAclsResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "resources")
         n -= 1
-        room -= n
-        if n * 5 > end - position or room < 0:
-            fail_count(n, "resources", room)
+        left -= n
+        if n * 5 > end - position or left < 0:
+            fail_count(n, "resources", left)
         resources_items: list[DescribeAclsResource] = []
         for _ in range(n):
             describe_acls_resource = DescribeAclsResource.__new__(DescribeAclsResource)
@@ -430,9 +430,9 @@ class DescribeAclsResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "acls")
             n -= 1
-            room -= n
-            if n * 5 > end - position or room < 0:
-                fail_count(n, "acls", room)
+            left -= n
+            if n * 5 > end - position or left < 0:
+                fail_count(n, "acls", left)
             acls_items: list[AclDescription] = []
             for _ in range(n):
                 acl_description = AclDescription.__new__(AclDescription)
@@ -457,23 +457,23 @@ class DescribeAclsResponse(Message):
                 ) = _unpack_bbB(view, position)
                 position += 3
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 acls_items.append(acl_description)
             describe_acls_resource.acls = acls_items
             n = view[position]
             position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             resources_items.append(describe_acls_resource)
         message.resources = resources_items
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, message.error_code, n = _unpack_ihh(view, position)
@@ -488,9 +488,9 @@ class DescribeAclsResponse(Message):
             fail_null("error_message")
         (n,) = _unpack_i(view, position)
         position += 4
-        room -= n
-        if not 0 <= n * 8 <= end - position or room < 0:
-            fail_count(n, "resources", room)
+        left -= n
+        if not 0 <= n * 8 <= end - position or left < 0:
+            fail_count(n, "resources", left)
         resources_items: list[DescribeAclsResource] = []
         for _ in range(n):
             describe_acls_resource = DescribeAclsResource.__new__(DescribeAclsResource)
@@ -503,9 +503,9 @@ class DescribeAclsResponse(Message):
             position = stop
             describe_acls_resource.pattern_type, n = _unpack_bi(view, position)
             position += 5
-            room -= n
-            if not 0 <= n * 6 <= end - position or room < 0:
-                fail_count(n, "acls", room)
+            left -= n
+            if not 0 <= n * 6 <= end - position or left < 0:
+                fail_count(n, "acls", left)
             acls_items: list[AclDescription] = []
             for _ in range(n):
                 acl_description = AclDescription.__new__(AclDescription)

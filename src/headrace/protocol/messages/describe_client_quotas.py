@@ -142,7 +142,7 @@ class DescribeClientQuotasRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -150,9 +150,9 @@ class DescribeClientQuotasRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "components")
         n -= 1
-        room -= n
-        if n * 4 > end - position or room < 0:
-            fail_count(n, "components", room)
+        left -= n
+        if n * 4 > end - position or left < 0:
+            fail_count(n, "components", left)
         components_items: list[ComponentData] = []
         for _ in range(n):
             component_data = ComponentData.__new__(ComponentData)
@@ -176,24 +176,24 @@ class DescribeClientQuotasRequest(Message):
             n = view[position]
             position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             components_items.append(component_data)
         message.components = components_items
         message.strict, n = _unpack_oB(view, position)
         position += 2
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         (n,) = _unpack_i(view, position)
         position += 4
-        room -= n
-        if not 0 <= n * 5 <= end - position or room < 0:
-            fail_count(n, "components", room)
+        left -= n
+        if not 0 <= n * 5 <= end - position or left < 0:
+            fail_count(n, "components", left)
         components_items: list[ComponentData] = []
         for _ in range(n):
             component_data = ComponentData.__new__(ComponentData)
@@ -395,7 +395,7 @@ class DescribeClientQuotasResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, message.error_code, n = _unpack_ihB(view, position)
@@ -414,9 +414,9 @@ class DescribeClientQuotasResponse(Message):
             n, position = varint_tail(view, position, n)
         if n:
             n -= 1
-            room -= n
-            if n * 3 > end - position or room < 0:
-                fail_count(n, "entries", room)
+            left -= n
+            if n * 3 > end - position or left < 0:
+                fail_count(n, "entries", left)
             entries_items: list[EntryData] = []
             for _ in range(n):
                 entry_data = EntryData.__new__(EntryData)
@@ -425,9 +425,9 @@ class DescribeClientQuotasResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "entity")
                 n -= 1
-                room -= n
-                if n * 3 > end - position or room < 0:
-                    fail_count(n, "entity", room)
+                left -= n
+                if n * 3 > end - position or left < 0:
+                    fail_count(n, "entity", left)
                 entity_items: list[EntityData] = []
                 for _ in range(n):
                     entity_data = EntityData.__new__(EntityData)
@@ -451,7 +451,7 @@ class DescribeClientQuotasResponse(Message):
                     n = view[position]
                     position += 1
                     if n:
-                        position, room = skip_tags(view, position, n, room)
+                        position, left = skip_tags(view, position, n, left)
                     entity_items.append(entity_data)
                 entry_data.entity = entity_items
                 n = view[position]
@@ -459,9 +459,9 @@ class DescribeClientQuotasResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "values")
                 n -= 1
-                room -= n
-                if n * 10 > end - position or room < 0:
-                    fail_count(n, "values", room)
+                left -= n
+                if n * 10 > end - position or left < 0:
+                    fail_count(n, "values", left)
                 values_items: list[ValueData] = []
                 for _ in range(n):
                     value_data = ValueData.__new__(ValueData)
@@ -475,13 +475,13 @@ class DescribeClientQuotasResponse(Message):
                     value_data.value, n = _unpack_dB(view, position)
                     position += 9
                     if n:
-                        position, room = skip_tags(view, position, n, room)
+                        position, left = skip_tags(view, position, n, left)
                     values_items.append(value_data)
                 entry_data.values = values_items
                 n = view[position]
                 position += 1
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 entries_items.append(entry_data)
             message.entries = entries_items
         else:
@@ -489,11 +489,11 @@ class DescribeClientQuotasResponse(Message):
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, message.error_code, n = _unpack_ihh(view, position)
@@ -509,17 +509,17 @@ class DescribeClientQuotasResponse(Message):
         (n,) = _unpack_i(view, position)
         position += 4
         if n >= 0:
-            room -= n
-            if not 0 <= n * 8 <= end - position or room < 0:
-                fail_count(n, "entries", room)
+            left -= n
+            if not 0 <= n * 8 <= end - position or left < 0:
+                fail_count(n, "entries", left)
             entries_items: list[EntryData] = []
             for _ in range(n):
                 entry_data = EntryData.__new__(EntryData)
                 (n,) = _unpack_i(view, position)
                 position += 4
-                room -= n
-                if not 0 <= n * 4 <= end - position or room < 0:
-                    fail_count(n, "entity", room)
+                left -= n
+                if not 0 <= n * 4 <= end - position or left < 0:
+                    fail_count(n, "entity", left)
                 entity_items: list[EntityData] = []
                 for _ in range(n):
                     entity_data = EntityData.__new__(EntityData)
@@ -544,9 +544,9 @@ class DescribeClientQuotasResponse(Message):
                 entry_data.entity = entity_items
                 (n,) = _unpack_i(view, position)
                 position += 4
-                room -= n
-                if not 0 <= n * 10 <= end - position or room < 0:
-                    fail_count(n, "values", room)
+                left -= n
+                if not 0 <= n * 10 <= end - position or left < 0:
+                    fail_count(n, "values", left)
                 values_items: list[ValueData] = []
                 for _ in range(n):
                     value_data = ValueData.__new__(ValueData)

@@ -83,7 +83,7 @@ class DescribeClusterRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         if version >= 2:
             (
@@ -107,7 +107,7 @@ class DescribeClusterRequest(Message):
             message.include_cluster_authorized_operations, n = _unpack_oB(view, position)
             position += 2
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
 
@@ -244,7 +244,7 @@ class DescribeClusterResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, message.error_code, n = _unpack_ihB(view, position)
@@ -274,9 +274,9 @@ class DescribeClusterResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "brokers")
         n -= 1
-        room -= n
-        if n * 11 > end - position or room < 0:
-            fail_count(n, "brokers", room)
+        left -= n
+        if n * 11 > end - position or left < 0:
+            fail_count(n, "brokers", left)
         brokers_items: list[DescribeClusterBroker] = []
         for _ in range(n):
             describe_cluster_broker = DescribeClusterBroker.__new__(DescribeClusterBroker)
@@ -305,11 +305,11 @@ class DescribeClusterResponse(Message):
                 n = view[position]
                 position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             brokers_items.append(describe_cluster_broker)
         message.brokers = brokers_items
         message.cluster_authorized_operations, n = _unpack_iB(view, position)
         position += 5
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position

@@ -167,7 +167,7 @@ class DescribeConfigsRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -175,9 +175,9 @@ class DescribeConfigsRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "resources")
         n -= 1
-        room -= n
-        if n * 4 > end - position or room < 0:
-            fail_count(n, "resources", room)
+        left -= n
+        if n * 4 > end - position or left < 0:
+            fail_count(n, "resources", left)
         resources_items: list[DescribeConfigsResource] = []
         for _ in range(n):
             describe_configs_resource = DescribeConfigsResource.__new__(DescribeConfigsResource)
@@ -194,9 +194,9 @@ class DescribeConfigsRequest(Message):
                 n, position = varint_tail(view, position, n)
             if n:
                 n -= 1
-                room -= n
-                if n > end - position or room < 0:
-                    fail_count(n, "configuration_keys", room)
+                left -= n
+                if n > end - position or left < 0:
+                    fail_count(n, "configuration_keys", left)
                 configuration_keys_items: list[str] = []
                 for _ in range(n):
                     n = view[position]
@@ -212,24 +212,24 @@ class DescribeConfigsRequest(Message):
             n = view[position]
             position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             resources_items.append(describe_configs_resource)
         message.resources = resources_items
         message.include_synonyms, message.include_documentation, n = _unpack_ooB(view, position)
         position += 3
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         (n,) = _unpack_i(view, position)
         position += 4
-        room -= n
-        if not 0 <= n * 7 <= end - position or room < 0:
-            fail_count(n, "resources", room)
+        left -= n
+        if not 0 <= n * 7 <= end - position or left < 0:
+            fail_count(n, "resources", left)
         resources_items: list[DescribeConfigsResource] = []
         for _ in range(n):
             describe_configs_resource = DescribeConfigsResource.__new__(DescribeConfigsResource)
@@ -243,9 +243,9 @@ class DescribeConfigsRequest(Message):
             (n,) = _unpack_i(view, position)
             position += 4
             if n >= 0:
-                room -= n
-                if not 0 <= n * 2 <= end - position or room < 0:
-                    fail_count(n, "configuration_keys", room)
+                left -= n
+                if not 0 <= n * 2 <= end - position or left < 0:
+                    fail_count(n, "configuration_keys", left)
                 configuration_keys_items: list[str] = []
                 for _ in range(n):
                     (n,) = _unpack_h(view, position)
@@ -537,7 +537,7 @@ class DescribeConfigsResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_iB(view, position)
@@ -545,9 +545,9 @@ class DescribeConfigsResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "results")
         n -= 1
-        room -= n
-        if n * 7 > end - position or room < 0:
-            fail_count(n, "results", room)
+        left -= n
+        if n * 7 > end - position or left < 0:
+            fail_count(n, "results", left)
         results_items: list[DescribeConfigsResult] = []
         for _ in range(n):
             describe_configs_result = DescribeConfigsResult.__new__(DescribeConfigsResult)
@@ -573,9 +573,9 @@ class DescribeConfigsResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "configs")
             n -= 1
-            room -= n
-            if n * 9 > end - position or room < 0:
-                fail_count(n, "configs", room)
+            left -= n
+            if n * 9 > end - position or left < 0:
+                fail_count(n, "configs", left)
             configs_items: list[DescribeConfigsResourceResult] = []
             for _ in range(n):
                 describe_configs_resource_result = DescribeConfigsResourceResult.__new__(DescribeConfigsResourceResult)
@@ -606,9 +606,9 @@ class DescribeConfigsResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "synonyms")
                 n -= 1
-                room -= n
-                if n * 4 > end - position or room < 0:
-                    fail_count(n, "synonyms", room)
+                left -= n
+                if n * 4 > end - position or left < 0:
+                    fail_count(n, "synonyms", left)
                 synonyms_items: list[DescribeConfigsSynonym] = []
                 for _ in range(n):
                     describe_configs_synonym = DescribeConfigsSynonym.__new__(DescribeConfigsSynonym)
@@ -632,7 +632,7 @@ class DescribeConfigsResponse(Message):
                     describe_configs_synonym.source, n = _unpack_bB(view, position)
                     position += 2
                     if n:
-                        position, room = skip_tags(view, position, n, room)
+                        position, left = skip_tags(view, position, n, left)
                     synonyms_items.append(describe_configs_synonym)
                 describe_configs_resource_result.synonyms = synonyms_items
                 describe_configs_resource_result.config_type, n = _unpack_bB(view, position)
@@ -648,30 +648,30 @@ class DescribeConfigsResponse(Message):
                 n = view[position]
                 position += 1
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 configs_items.append(describe_configs_resource_result)
             describe_configs_result.configs = configs_items
             n = view[position]
             position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             results_items.append(describe_configs_result)
         message.results = results_items
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_ii(view, position)
         position += 8
-        room -= n
-        if not 0 <= n * 11 <= end - position or room < 0:
-            fail_count(n, "results", room)
+        left -= n
+        if not 0 <= n * 11 <= end - position or left < 0:
+            fail_count(n, "results", left)
         results_items: list[DescribeConfigsResult] = []
         for _ in range(n):
             describe_configs_result = DescribeConfigsResult.__new__(DescribeConfigsResult)
@@ -694,9 +694,9 @@ class DescribeConfigsResponse(Message):
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
-            room -= n
-            if not 0 <= n * 11 <= end - position or room < 0:
-                fail_count(n, "configs", room)
+            left -= n
+            if not 0 <= n * 11 <= end - position or left < 0:
+                fail_count(n, "configs", left)
             configs_items: list[DescribeConfigsResourceResult] = []
             for _ in range(n):
                 describe_configs_resource_result = DescribeConfigsResourceResult.__new__(DescribeConfigsResourceResult)
@@ -724,9 +724,9 @@ class DescribeConfigsResponse(Message):
                     n,
                 ) = _unpack_oboi(view, position)
                 position += 7
-                room -= n
-                if not 0 <= n * 5 <= end - position or room < 0:
-                    fail_count(n, "synonyms", room)
+                left -= n
+                if not 0 <= n * 5 <= end - position or left < 0:
+                    fail_count(n, "synonyms", left)
                 synonyms_items: list[DescribeConfigsSynonym] = []
                 for _ in range(n):
                     describe_configs_synonym = DescribeConfigsSynonym.__new__(DescribeConfigsSynonym)

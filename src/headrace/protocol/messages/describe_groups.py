@@ -99,7 +99,7 @@ class DescribeGroupsRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -107,9 +107,9 @@ class DescribeGroupsRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "groups")
         n -= 1
-        room -= n
-        if n > end - position or room < 0:
-            fail_count(n, "groups", room)
+        left -= n
+        if n > end - position or left < 0:
+            fail_count(n, "groups", left)
         groups_items: list[str] = []
         for _ in range(n):
             n = view[position]
@@ -123,18 +123,18 @@ class DescribeGroupsRequest(Message):
         message.include_authorized_operations, n = _unpack_oB(view, position)
         position += 2
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         (n,) = _unpack_i(view, position)
         position += 4
-        room -= n
-        if not 0 <= n * 2 <= end - position or room < 0:
-            fail_count(n, "groups", room)
+        left -= n
+        if not 0 <= n * 2 <= end - position or left < 0:
+            fail_count(n, "groups", left)
         groups_items: list[str] = []
         for _ in range(n):
             (n,) = _unpack_h(view, position)
@@ -402,7 +402,7 @@ class DescribeGroupsResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_iB(view, position)
@@ -410,9 +410,9 @@ class DescribeGroupsResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "groups")
         n -= 1
-        room -= n
-        if n * 12 > end - position or room < 0:
-            fail_count(n, "groups", room)
+        left -= n
+        if n * 12 > end - position or left < 0:
+            fail_count(n, "groups", left)
         groups_items: list[DescribedGroup] = []
         for _ in range(n):
             described_group = DescribedGroup.__new__(DescribedGroup)
@@ -464,9 +464,9 @@ class DescribeGroupsResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "members")
             n -= 1
-            room -= n
-            if n * 7 > end - position or room < 0:
-                fail_count(n, "members", room)
+            left -= n
+            if n * 7 > end - position or left < 0:
+                fail_count(n, "members", left)
             members_items: list[DescribedGroupMember] = []
             for _ in range(n):
                 described_group_member = DescribedGroupMember.__new__(DescribedGroupMember)
@@ -518,23 +518,23 @@ class DescribeGroupsResponse(Message):
                 n = view[position]
                 position += 1
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 members_items.append(described_group_member)
             described_group.members = members_items
             described_group.authorized_operations, n = _unpack_iB(view, position)
             position += 5
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             groups_items.append(described_group)
         message.groups = groups_items
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         if version >= 1:
@@ -544,9 +544,9 @@ class DescribeGroupsResponse(Message):
             message.throttle_time_ms = 0
             (n,) = _unpack_i(view, position)
             position += 4
-        room -= n
-        if not 0 <= n * 14 <= end - position or room < 0:
-            fail_count(n, "groups", room)
+        left -= n
+        if not 0 <= n * 14 <= end - position or left < 0:
+            fail_count(n, "groups", left)
         groups_items: list[DescribedGroup] = []
         for _ in range(n):
             described_group = DescribedGroup.__new__(DescribedGroup)
@@ -581,9 +581,9 @@ class DescribeGroupsResponse(Message):
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
-            room -= n
-            if not 0 <= n * 14 <= end - position or room < 0:
-                fail_count(n, "members", room)
+            left -= n
+            if not 0 <= n * 14 <= end - position or left < 0:
+                fail_count(n, "members", left)
             members_items: list[DescribedGroupMember] = []
             for _ in range(n):
                 described_group_member = DescribedGroupMember.__new__(DescribedGroupMember)

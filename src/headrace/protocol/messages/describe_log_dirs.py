@@ -124,7 +124,7 @@ class DescribeLogDirsRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -133,9 +133,9 @@ class DescribeLogDirsRequest(Message):
             n, position = varint_tail(view, position, n)
         if n:
             n -= 1
-            room -= n
-            if n * 3 > end - position or room < 0:
-                fail_count(n, "topics", room)
+            left -= n
+            if n * 3 > end - position or left < 0:
+                fail_count(n, "topics", left)
             topics_items: list[DescribableLogDirTopic] = []
             for _ in range(n):
                 describable_log_dir_topic = DescribableLogDirTopic.__new__(DescribableLogDirTopic)
@@ -151,15 +151,15 @@ class DescribeLogDirsRequest(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "partitions")
                 n -= 1
-                room -= n
-                if n * 4 > end - position or room < 0:
-                    fail_count(n, "partitions", room)
+                left -= n
+                if n * 4 > end - position or left < 0:
+                    fail_count(n, "partitions", left)
                 describable_log_dir_topic.partitions = read_int32s(view, position, n)
                 position += n * 4
                 n = view[position]
                 position += 1
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 topics_items.append(describable_log_dir_topic)
             message.topics = topics_items
         else:
@@ -167,19 +167,19 @@ class DescribeLogDirsRequest(Message):
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         (n,) = _unpack_i(view, position)
         position += 4
         if n >= 0:
-            room -= n
-            if not 0 <= n * 6 <= end - position or room < 0:
-                fail_count(n, "topics", room)
+            left -= n
+            if not 0 <= n * 6 <= end - position or left < 0:
+                fail_count(n, "topics", left)
             topics_items: list[DescribableLogDirTopic] = []
             for _ in range(n):
                 describable_log_dir_topic = DescribableLogDirTopic.__new__(DescribableLogDirTopic)
@@ -192,9 +192,9 @@ class DescribeLogDirsRequest(Message):
                 position = stop
                 (n,) = _unpack_i(view, position)
                 position += 4
-                room -= n
-                if not 0 <= n * 4 <= end - position or room < 0:
-                    fail_count(n, "partitions", room)
+                left -= n
+                if not 0 <= n * 4 <= end - position or left < 0:
+                    fail_count(n, "partitions", left)
                 describable_log_dir_topic.partitions = read_int32s(view, position, n)
                 position += n * 4
                 topics_items.append(describable_log_dir_topic)
@@ -386,7 +386,7 @@ class DescribeLogDirsResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         if version >= 3:
@@ -399,9 +399,9 @@ class DescribeLogDirsResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "results")
         n -= 1
-        room -= n
-        if n * 5 > end - position or room < 0:
-            fail_count(n, "results", room)
+        left -= n
+        if n * 5 > end - position or left < 0:
+            fail_count(n, "results", left)
         results_items: list[DescribeLogDirsResult] = []
         for _ in range(n):
             describe_log_dirs_result = DescribeLogDirsResult.__new__(DescribeLogDirsResult)
@@ -417,9 +417,9 @@ class DescribeLogDirsResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "topics")
             n -= 1
-            room -= n
-            if n * 3 > end - position or room < 0:
-                fail_count(n, "topics", room)
+            left -= n
+            if n * 3 > end - position or left < 0:
+                fail_count(n, "topics", left)
             topics_items: list[DescribeLogDirsTopic] = []
             for _ in range(n):
                 describe_log_dirs_topic = DescribeLogDirsTopic.__new__(DescribeLogDirsTopic)
@@ -435,9 +435,9 @@ class DescribeLogDirsResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "partitions")
                 n -= 1
-                room -= n
-                if n * 22 > end - position or room < 0:
-                    fail_count(n, "partitions", room)
+                left -= n
+                if n * 22 > end - position or left < 0:
+                    fail_count(n, "partitions", left)
                 partitions_items: list[DescribeLogDirsPartition] = []
                 for _ in range(n):
                     describe_log_dirs_partition = DescribeLogDirsPartition.__new__(DescribeLogDirsPartition)
@@ -450,13 +450,13 @@ class DescribeLogDirsResponse(Message):
                     ) = _unpack_iqqoB(view, position)
                     position += 22
                     if n:
-                        position, room = skip_tags(view, position, n, room)
+                        position, left = skip_tags(view, position, n, left)
                     partitions_items.append(describe_log_dirs_partition)
                 describe_log_dirs_topic.partitions = partitions_items
                 n = view[position]
                 position += 1
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 topics_items.append(describe_log_dirs_topic)
             describe_log_dirs_result.topics = topics_items
             if version >= 5:
@@ -482,25 +482,25 @@ class DescribeLogDirsResponse(Message):
                 n = view[position]
                 position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             results_items.append(describe_log_dirs_result)
         message.results = results_items
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.error_code = 0
         message.throttle_time_ms, n = _unpack_ii(view, position)
         position += 8
-        room -= n
-        if not 0 <= n * 8 <= end - position or room < 0:
-            fail_count(n, "results", room)
+        left -= n
+        if not 0 <= n * 8 <= end - position or left < 0:
+            fail_count(n, "results", left)
         results_items: list[DescribeLogDirsResult] = []
         for _ in range(n):
             describe_log_dirs_result = DescribeLogDirsResult.__new__(DescribeLogDirsResult)
@@ -516,9 +516,9 @@ class DescribeLogDirsResponse(Message):
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
-            room -= n
-            if not 0 <= n * 6 <= end - position or room < 0:
-                fail_count(n, "topics", room)
+            left -= n
+            if not 0 <= n * 6 <= end - position or left < 0:
+                fail_count(n, "topics", left)
             topics_items: list[DescribeLogDirsTopic] = []
             for _ in range(n):
                 describe_log_dirs_topic = DescribeLogDirsTopic.__new__(DescribeLogDirsTopic)
@@ -531,9 +531,9 @@ class DescribeLogDirsResponse(Message):
                 position = stop
                 (n,) = _unpack_i(view, position)
                 position += 4
-                room -= n
-                if not 0 <= n * 21 <= end - position or room < 0:
-                    fail_count(n, "partitions", room)
+                left -= n
+                if not 0 <= n * 21 <= end - position or left < 0:
+                    fail_count(n, "partitions", left)
                 partitions_items: list[DescribeLogDirsPartition] = []
                 for _ in range(n):
                     describe_log_dirs_partition = DescribeLogDirsPartition.__new__(DescribeLogDirsPartition)

@@ -90,7 +90,7 @@ class DescribeProducersRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -98,9 +98,9 @@ class DescribeProducersRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "topics")
         n -= 1
-        room -= n
-        if n * 3 > end - position or room < 0:
-            fail_count(n, "topics", room)
+        left -= n
+        if n * 3 > end - position or left < 0:
+            fail_count(n, "topics", left)
         topics_items: list[TopicRequest] = []
         for _ in range(n):
             topic_request = TopicRequest.__new__(TopicRequest)
@@ -116,21 +116,21 @@ class DescribeProducersRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "partition_indexes")
             n -= 1
-            room -= n
-            if n * 4 > end - position or room < 0:
-                fail_count(n, "partition_indexes", room)
+            left -= n
+            if n * 4 > end - position or left < 0:
+                fail_count(n, "partition_indexes", left)
             topic_request.partition_indexes = read_int32s(view, position, n)
             position += n * 4
             n = view[position]
             position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             topics_items.append(topic_request)
         message.topics = topics_items
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
 
@@ -278,7 +278,7 @@ class DescribeProducersResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_iB(view, position)
@@ -286,9 +286,9 @@ class DescribeProducersResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "topics")
         n -= 1
-        room -= n
-        if n * 3 > end - position or room < 0:
-            fail_count(n, "topics", room)
+        left -= n
+        if n * 3 > end - position or left < 0:
+            fail_count(n, "topics", left)
         topics_items: list[TopicResponse] = []
         for _ in range(n):
             topic_response = TopicResponse.__new__(TopicResponse)
@@ -304,9 +304,9 @@ class DescribeProducersResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "partitions")
             n -= 1
-            room -= n
-            if n * 9 > end - position or room < 0:
-                fail_count(n, "partitions", room)
+            left -= n
+            if n * 9 > end - position or left < 0:
+                fail_count(n, "partitions", left)
             partitions_items: list[PartitionResponse] = []
             for _ in range(n):
                 partition_response = PartitionResponse.__new__(PartitionResponse)
@@ -329,9 +329,9 @@ class DescribeProducersResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "active_producers")
                 n -= 1
-                room -= n
-                if n * 37 > end - position or room < 0:
-                    fail_count(n, "active_producers", room)
+                left -= n
+                if n * 37 > end - position or left < 0:
+                    fail_count(n, "active_producers", left)
                 active_producers_items: list[ProducerState] = []
                 for _ in range(n):
                     producer_state = ProducerState.__new__(ProducerState)
@@ -346,23 +346,23 @@ class DescribeProducersResponse(Message):
                     ) = _unpack_qiiqiqB(view, position)
                     position += 37
                     if n:
-                        position, room = skip_tags(view, position, n, room)
+                        position, left = skip_tags(view, position, n, left)
                     active_producers_items.append(producer_state)
                 partition_response.active_producers = active_producers_items
                 n = view[position]
                 position += 1
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 partitions_items.append(partition_response)
             topic_response.partitions = partitions_items
             n = view[position]
             position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             topics_items.append(topic_response)
         message.topics = topics_items
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position

@@ -125,7 +125,7 @@ class DescribeQuorumRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -133,9 +133,9 @@ class DescribeQuorumRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "topics")
         n -= 1
-        room -= n
-        if n * 3 > end - position or room < 0:
-            fail_count(n, "topics", room)
+        left -= n
+        if n * 3 > end - position or left < 0:
+            fail_count(n, "topics", left)
         topics_items: list[DescribeQuorumRequestTopicData] = []
         for _ in range(n):
             describe_quorum_request_topic_data = DescribeQuorumRequestTopicData.__new__(DescribeQuorumRequestTopicData)
@@ -151,9 +151,9 @@ class DescribeQuorumRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "partitions")
             n -= 1
-            room -= n
-            if n * 5 > end - position or room < 0:
-                fail_count(n, "partitions", room)
+            left -= n
+            if n * 5 > end - position or left < 0:
+                fail_count(n, "partitions", left)
             partitions_items: list[DescribeQuorumRequestPartitionData] = []
             for _ in range(n):
                 describe_quorum_request_partition_data = DescribeQuorumRequestPartitionData.__new__(DescribeQuorumRequestPartitionData)
@@ -163,19 +163,19 @@ class DescribeQuorumRequest(Message):
                 ) = _unpack_iB(view, position)
                 position += 5
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 partitions_items.append(describe_quorum_request_partition_data)
             describe_quorum_request_topic_data.partitions = partitions_items
             n = view[position]
             position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             topics_items.append(describe_quorum_request_topic_data)
         message.topics = topics_items
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
 
@@ -467,7 +467,7 @@ class DescribeQuorumResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         (message.error_code,) = _unpack_h(view, position)
@@ -490,9 +490,9 @@ class DescribeQuorumResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "topics")
         n -= 1
-        room -= n
-        if n * 3 > end - position or room < 0:
-            fail_count(n, "topics", room)
+        left -= n
+        if n * 3 > end - position or left < 0:
+            fail_count(n, "topics", left)
         topics_items: list[DescribeQuorumResponseTopicData] = []
         for _ in range(n):
             describe_quorum_response_topic_data = DescribeQuorumResponseTopicData.__new__(DescribeQuorumResponseTopicData)
@@ -508,9 +508,9 @@ class DescribeQuorumResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "partitions")
             n -= 1
-            room -= n
-            if n * 25 > end - position or room < 0:
-                fail_count(n, "partitions", room)
+            left -= n
+            if n * 25 > end - position or left < 0:
+                fail_count(n, "partitions", left)
             partitions_items: list[DescribeQuorumResponsePartitionData] = []
             for _ in range(n):
                 describe_quorum_response_partition_data = DescribeQuorumResponsePartitionData.__new__(DescribeQuorumResponsePartitionData)
@@ -542,9 +542,9 @@ class DescribeQuorumResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "current_voters")
                 n -= 1
-                room -= n
-                if n * 13 > end - position or room < 0:
-                    fail_count(n, "current_voters", room)
+                left -= n
+                if n * 13 > end - position or left < 0:
+                    fail_count(n, "current_voters", left)
                 current_voters_items: list[ReplicaState] = []
                 for _ in range(n):
                     replica_state = ReplicaState.__new__(ReplicaState)
@@ -579,7 +579,7 @@ class DescribeQuorumResponse(Message):
                         ) = _unpack_iqB(view, position)
                         position += 13
                     if n:
-                        position, room = skip_tags(view, position, n, room)
+                        position, left = skip_tags(view, position, n, left)
                     current_voters_items.append(replica_state)
                 describe_quorum_response_partition_data.current_voters = current_voters_items
                 n = view[position]
@@ -587,9 +587,9 @@ class DescribeQuorumResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "observers")
                 n -= 1
-                room -= n
-                if n * 13 > end - position or room < 0:
-                    fail_count(n, "observers", room)
+                left -= n
+                if n * 13 > end - position or left < 0:
+                    fail_count(n, "observers", left)
                 observers_items: list[ReplicaState] = []
                 for _ in range(n):
                     replica_state_2 = ReplicaState.__new__(ReplicaState)
@@ -624,19 +624,19 @@ class DescribeQuorumResponse(Message):
                         ) = _unpack_iqB(view, position)
                         position += 13
                     if n:
-                        position, room = skip_tags(view, position, n, room)
+                        position, left = skip_tags(view, position, n, left)
                     observers_items.append(replica_state_2)
                 describe_quorum_response_partition_data.observers = observers_items
                 n = view[position]
                 position += 1
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 partitions_items.append(describe_quorum_response_partition_data)
             describe_quorum_response_topic_data.partitions = partitions_items
             n = view[position]
             position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             topics_items.append(describe_quorum_response_topic_data)
         message.topics = topics_items
         if version == 2:
@@ -645,9 +645,9 @@ class DescribeQuorumResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "nodes")
             n -= 1
-            room -= n
-            if n * 6 > end - position or room < 0:
-                fail_count(n, "nodes", room)
+            left -= n
+            if n * 6 > end - position or left < 0:
+                fail_count(n, "nodes", left)
             nodes_items: list[Node] = []
             for _ in range(n):
                 node = Node.__new__(Node)
@@ -656,9 +656,9 @@ class DescribeQuorumResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "listeners")
                 n -= 1
-                room -= n
-                if n * 5 > end - position or room < 0:
-                    fail_count(n, "listeners", room)
+                left -= n
+                if n * 5 > end - position or left < 0:
+                    fail_count(n, "listeners", left)
                 listeners_items: list[Listener] = []
                 for _ in range(n):
                     listener = Listener.__new__(Listener)
@@ -679,13 +679,13 @@ class DescribeQuorumResponse(Message):
                     listener.port, n = _unpack_HB(view, position)
                     position += 3
                     if n:
-                        position, room = skip_tags(view, position, n, room)
+                        position, left = skip_tags(view, position, n, left)
                     listeners_items.append(listener)
                 node.listeners = listeners_items
                 n = view[position]
                 position += 1
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 nodes_items.append(node)
             message.nodes = nodes_items
         else:
@@ -693,5 +693,5 @@ class DescribeQuorumResponse(Message):
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position

@@ -132,7 +132,7 @@ class DescribeTopicPartitionsRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -140,9 +140,9 @@ class DescribeTopicPartitionsRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "topics")
         n -= 1
-        room -= n
-        if n * 2 > end - position or room < 0:
-            fail_count(n, "topics", room)
+        left -= n
+        if n * 2 > end - position or left < 0:
+            fail_count(n, "topics", left)
         topics_items: list[TopicRequest] = []
         for _ in range(n):
             topic_request = TopicRequest.__new__(TopicRequest)
@@ -156,7 +156,7 @@ class DescribeTopicPartitionsRequest(Message):
             n = view[position]
             position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             topics_items.append(topic_request)
         message.topics = topics_items
         message.response_partition_limit, n = _unpack_ib(view, position)
@@ -175,12 +175,12 @@ class DescribeTopicPartitionsRequest(Message):
             describe_topic_partitions_request_cursor.partition_index, n = _unpack_iB(view, position)
             position += 5
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             message.cursor = describe_topic_partitions_request_cursor
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
 
@@ -376,7 +376,7 @@ class DescribeTopicPartitionsResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_iB(view, position)
@@ -384,9 +384,9 @@ class DescribeTopicPartitionsResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "topics")
         n -= 1
-        room -= n
-        if n * 26 > end - position or room < 0:
-            fail_count(n, "topics", room)
+        left -= n
+        if n * 26 > end - position or left < 0:
+            fail_count(n, "topics", left)
         topics_items: list[DescribeTopicPartitionsResponseTopic] = []
         for _ in range(n):
             describe_topic_partitions_response_topic = DescribeTopicPartitionsResponseTopic.__new__(DescribeTopicPartitionsResponseTopic)
@@ -409,9 +409,9 @@ class DescribeTopicPartitionsResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "partitions")
             n -= 1
-            room -= n
-            if n * 20 > end - position or room < 0:
-                fail_count(n, "partitions", room)
+            left -= n
+            if n * 20 > end - position or left < 0:
+                fail_count(n, "partitions", left)
             partitions_items: list[DescribeTopicPartitionsResponsePartition] = []
             for _ in range(n):
                 describe_topic_partitions_response_partition = DescribeTopicPartitionsResponsePartition.__new__(DescribeTopicPartitionsResponsePartition)
@@ -426,9 +426,9 @@ class DescribeTopicPartitionsResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "replica_nodes")
                 n -= 1
-                room -= n
-                if n * 4 > end - position or room < 0:
-                    fail_count(n, "replica_nodes", room)
+                left -= n
+                if n * 4 > end - position or left < 0:
+                    fail_count(n, "replica_nodes", left)
                 describe_topic_partitions_response_partition.replica_nodes = read_int32s(view, position, n)
                 position += n * 4
                 n = view[position]
@@ -436,9 +436,9 @@ class DescribeTopicPartitionsResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "isr_nodes")
                 n -= 1
-                room -= n
-                if n * 4 > end - position or room < 0:
-                    fail_count(n, "isr_nodes", room)
+                left -= n
+                if n * 4 > end - position or left < 0:
+                    fail_count(n, "isr_nodes", left)
                 describe_topic_partitions_response_partition.isr_nodes = read_int32s(view, position, n)
                 position += n * 4
                 n = view[position]
@@ -447,9 +447,9 @@ class DescribeTopicPartitionsResponse(Message):
                     n, position = varint_tail(view, position, n)
                 if n:
                     n -= 1
-                    room -= n
-                    if n * 4 > end - position or room < 0:
-                        fail_count(n, "eligible_leader_replicas", room)
+                    left -= n
+                    if n * 4 > end - position or left < 0:
+                        fail_count(n, "eligible_leader_replicas", left)
                     describe_topic_partitions_response_partition.eligible_leader_replicas = read_int32s(view, position, n)
                     position += n * 4
                 else:
@@ -460,9 +460,9 @@ class DescribeTopicPartitionsResponse(Message):
                     n, position = varint_tail(view, position, n)
                 if n:
                     n -= 1
-                    room -= n
-                    if n * 4 > end - position or room < 0:
-                        fail_count(n, "last_known_elr", room)
+                    left -= n
+                    if n * 4 > end - position or left < 0:
+                        fail_count(n, "last_known_elr", left)
                     describe_topic_partitions_response_partition.last_known_elr = read_int32s(view, position, n)
                     position += n * 4
                 else:
@@ -472,15 +472,15 @@ class DescribeTopicPartitionsResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "offline_replicas")
                 n -= 1
-                room -= n
-                if n * 4 > end - position or room < 0:
-                    fail_count(n, "offline_replicas", room)
+                left -= n
+                if n * 4 > end - position or left < 0:
+                    fail_count(n, "offline_replicas", left)
                 describe_topic_partitions_response_partition.offline_replicas = read_int32s(view, position, n)
                 position += n * 4
                 n = view[position]
                 position += 1
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 partitions_items.append(describe_topic_partitions_response_partition)
             describe_topic_partitions_response_topic.partitions = partitions_items
             (
@@ -489,7 +489,7 @@ class DescribeTopicPartitionsResponse(Message):
             ) = _unpack_iB(view, position)
             position += 5
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             topics_items.append(describe_topic_partitions_response_topic)
         message.topics = topics_items
         (n,) = _unpack_b(view, position)
@@ -511,10 +511,10 @@ class DescribeTopicPartitionsResponse(Message):
             ) = _unpack_iB(view, position)
             position += 5
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             message.next_cursor = describe_topic_partitions_response_cursor
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position

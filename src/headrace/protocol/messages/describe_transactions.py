@@ -72,7 +72,7 @@ class DescribeTransactionsRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -80,9 +80,9 @@ class DescribeTransactionsRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "transactional_ids")
         n -= 1
-        room -= n
-        if n > end - position or room < 0:
-            fail_count(n, "transactional_ids", room)
+        left -= n
+        if n > end - position or left < 0:
+            fail_count(n, "transactional_ids", left)
         transactional_ids_items: list[str] = []
         for _ in range(n):
             n = view[position]
@@ -96,7 +96,7 @@ class DescribeTransactionsRequest(Message):
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
 
@@ -229,7 +229,7 @@ class DescribeTransactionsResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_iB(view, position)
@@ -237,9 +237,9 @@ class DescribeTransactionsResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "transaction_states")
         n -= 1
-        room -= n
-        if n * 28 > end - position or room < 0:
-            fail_count(n, "transaction_states", room)
+        left -= n
+        if n * 28 > end - position or left < 0:
+            fail_count(n, "transaction_states", left)
         transaction_states_items: list[TransactionState] = []
         for _ in range(n):
             transaction_state = TransactionState.__new__(TransactionState)
@@ -268,9 +268,9 @@ class DescribeTransactionsResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "topics")
             n -= 1
-            room -= n
-            if n * 3 > end - position or room < 0:
-                fail_count(n, "topics", room)
+            left -= n
+            if n * 3 > end - position or left < 0:
+                fail_count(n, "topics", left)
             topics_items: list[TopicData] = []
             for _ in range(n):
                 topic_data = TopicData.__new__(TopicData)
@@ -286,25 +286,25 @@ class DescribeTransactionsResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "partitions")
                 n -= 1
-                room -= n
-                if n * 4 > end - position or room < 0:
-                    fail_count(n, "partitions", room)
+                left -= n
+                if n * 4 > end - position or left < 0:
+                    fail_count(n, "partitions", left)
                 topic_data.partitions = read_int32s(view, position, n)
                 position += n * 4
                 n = view[position]
                 position += 1
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 topics_items.append(topic_data)
             transaction_state.topics = topics_items
             n = view[position]
             position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             transaction_states_items.append(transaction_state)
         message.transaction_states = transaction_states_items
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position

@@ -89,7 +89,7 @@ class DescribeUserScramCredentialsRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -98,9 +98,9 @@ class DescribeUserScramCredentialsRequest(Message):
             n, position = varint_tail(view, position, n)
         if n:
             n -= 1
-            room -= n
-            if n * 2 > end - position or room < 0:
-                fail_count(n, "users", room)
+            left -= n
+            if n * 2 > end - position or left < 0:
+                fail_count(n, "users", left)
             users_items: list[UserName] = []
             for _ in range(n):
                 user_name = UserName.__new__(UserName)
@@ -114,7 +114,7 @@ class DescribeUserScramCredentialsRequest(Message):
                 n = view[position]
                 position += 1
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 users_items.append(user_name)
             message.users = users_items
         else:
@@ -122,7 +122,7 @@ class DescribeUserScramCredentialsRequest(Message):
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
 
@@ -241,7 +241,7 @@ class DescribeUserScramCredentialsResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, message.error_code, n = _unpack_ihB(view, position)
@@ -259,9 +259,9 @@ class DescribeUserScramCredentialsResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "results")
         n -= 1
-        room -= n
-        if n * 6 > end - position or room < 0:
-            fail_count(n, "results", room)
+        left -= n
+        if n * 6 > end - position or left < 0:
+            fail_count(n, "results", left)
         results_items: list[DescribeUserScramCredentialsResult] = []
         for _ in range(n):
             describe_user_scram_credentials_result = DescribeUserScramCredentialsResult.__new__(DescribeUserScramCredentialsResult)
@@ -287,9 +287,9 @@ class DescribeUserScramCredentialsResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "credential_infos")
             n -= 1
-            room -= n
-            if n * 6 > end - position or room < 0:
-                fail_count(n, "credential_infos", room)
+            left -= n
+            if n * 6 > end - position or left < 0:
+                fail_count(n, "credential_infos", left)
             credential_infos_items: list[CredentialInfo] = []
             for _ in range(n):
                 credential_info = CredentialInfo.__new__(CredentialInfo)
@@ -300,17 +300,17 @@ class DescribeUserScramCredentialsResponse(Message):
                 ) = _unpack_biB(view, position)
                 position += 6
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 credential_infos_items.append(credential_info)
             describe_user_scram_credentials_result.credential_infos = credential_infos_items
             n = view[position]
             position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             results_items.append(describe_user_scram_credentials_result)
         message.results = results_items
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position

@@ -135,7 +135,7 @@ class ElectLeadersRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.election_type, n = _unpack_bB(view, position)
@@ -144,9 +144,9 @@ class ElectLeadersRequest(Message):
             n, position = varint_tail(view, position, n)
         if n:
             n -= 1
-            room -= n
-            if n * 3 > end - position or room < 0:
-                fail_count(n, "topic_partitions", room)
+            left -= n
+            if n * 3 > end - position or left < 0:
+                fail_count(n, "topic_partitions", left)
             topic_partitions_items: list[TopicPartitions] = []
             for _ in range(n):
                 topic_partitions = TopicPartitions.__new__(TopicPartitions)
@@ -162,15 +162,15 @@ class ElectLeadersRequest(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "partitions")
                 n -= 1
-                room -= n
-                if n * 4 > end - position or room < 0:
-                    fail_count(n, "partitions", room)
+                left -= n
+                if n * 4 > end - position or left < 0:
+                    fail_count(n, "partitions", left)
                 topic_partitions.partitions = read_int32s(view, position, n)
                 position += n * 4
                 n = view[position]
                 position += 1
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 topic_partitions_items.append(topic_partitions)
             message.topic_partitions = topic_partitions_items
         else:
@@ -178,11 +178,11 @@ class ElectLeadersRequest(Message):
         message.timeout_ms, n = _unpack_iB(view, position)
         position += 5
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         if version >= 1:
@@ -193,9 +193,9 @@ class ElectLeadersRequest(Message):
             (n,) = _unpack_i(view, position)
             position += 4
         if n >= 0:
-            room -= n
-            if not 0 <= n * 6 <= end - position or room < 0:
-                fail_count(n, "topic_partitions", room)
+            left -= n
+            if not 0 <= n * 6 <= end - position or left < 0:
+                fail_count(n, "topic_partitions", left)
             topic_partitions_items: list[TopicPartitions] = []
             for _ in range(n):
                 topic_partitions = TopicPartitions.__new__(TopicPartitions)
@@ -208,9 +208,9 @@ class ElectLeadersRequest(Message):
                 position = stop
                 (n,) = _unpack_i(view, position)
                 position += 4
-                room -= n
-                if not 0 <= n * 4 <= end - position or room < 0:
-                    fail_count(n, "partitions", room)
+                left -= n
+                if not 0 <= n * 4 <= end - position or left < 0:
+                    fail_count(n, "partitions", left)
                 topic_partitions.partitions = read_int32s(view, position, n)
                 position += n * 4
                 topic_partitions_items.append(topic_partitions)
@@ -347,7 +347,7 @@ class ElectLeadersResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, message.error_code, n = _unpack_ihB(view, position)
@@ -355,9 +355,9 @@ class ElectLeadersResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "replica_election_results")
         n -= 1
-        room -= n
-        if n * 3 > end - position or room < 0:
-            fail_count(n, "replica_election_results", room)
+        left -= n
+        if n * 3 > end - position or left < 0:
+            fail_count(n, "replica_election_results", left)
         replica_election_results_items: list[ReplicaElectionResult] = []
         for _ in range(n):
             replica_election_result = ReplicaElectionResult.__new__(ReplicaElectionResult)
@@ -373,9 +373,9 @@ class ElectLeadersResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "partition_result")
             n -= 1
-            room -= n
-            if n * 8 > end - position or room < 0:
-                fail_count(n, "partition_result", room)
+            left -= n
+            if n * 8 > end - position or left < 0:
+                fail_count(n, "partition_result", left)
             partition_result_items: list[PartitionResult] = []
             for _ in range(n):
                 partition_result = PartitionResult.__new__(PartitionResult)
@@ -396,23 +396,23 @@ class ElectLeadersResponse(Message):
                 n = view[position]
                 position += 1
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 partition_result_items.append(partition_result)
             replica_election_result.partition_result = partition_result_items
             n = view[position]
             position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             replica_election_results_items.append(replica_election_result)
         message.replica_election_results = replica_election_results_items
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         if version >= 1:
@@ -422,9 +422,9 @@ class ElectLeadersResponse(Message):
             message.error_code = 0
             message.throttle_time_ms, n = _unpack_ii(view, position)
             position += 8
-        room -= n
-        if not 0 <= n * 6 <= end - position or room < 0:
-            fail_count(n, "replica_election_results", room)
+        left -= n
+        if not 0 <= n * 6 <= end - position or left < 0:
+            fail_count(n, "replica_election_results", left)
         replica_election_results_items: list[ReplicaElectionResult] = []
         for _ in range(n):
             replica_election_result = ReplicaElectionResult.__new__(ReplicaElectionResult)
@@ -437,9 +437,9 @@ class ElectLeadersResponse(Message):
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
-            room -= n
-            if not 0 <= n * 8 <= end - position or room < 0:
-                fail_count(n, "partition_result", room)
+            left -= n
+            if not 0 <= n * 8 <= end - position or left < 0:
+                fail_count(n, "partition_result", left)
             partition_result_items: list[PartitionResult] = []
             for _ in range(n):
                 partition_result = PartitionResult.__new__(PartitionResult)

@@ -457,7 +457,7 @@ class FetchRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         if version >= 15:
@@ -487,9 +487,9 @@ class FetchRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "topics")
         n -= 1
-        room -= n
-        if n * 3 > end - position or room < 0:
-            fail_count(n, "topics", room)
+        left -= n
+        if n * 3 > end - position or left < 0:
+            fail_count(n, "topics", left)
         topics_items: list[FetchTopic] = []
         for _ in range(n):
             fetch_topic = FetchTopic.__new__(FetchTopic)
@@ -513,9 +513,9 @@ class FetchRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "partitions")
             n -= 1
-            room -= n
-            if n * 33 > end - position or room < 0:
-                fail_count(n, "partitions", room)
+            left -= n
+            if n * 33 > end - position or left < 0:
+                fail_count(n, "partitions", left)
             partitions_items: list[FetchPartition] = []
             for _ in range(n):
                 fetch_partition = FetchPartition.__new__(FetchPartition)
@@ -532,7 +532,7 @@ class FetchRequest(Message):
                 fetch_partition.replica_directory_id = ZERO_UUID
                 fetch_partition.high_watermark = 9223372036854775807
                 if n:
-                    n, position, room = count_tags(view, position, n, room)
+                    n, position, left = count_tags(view, position, n, left)
                     for _ in range(n):
                         tag, position, tag_end = read_tag(view, position)
                         if tag == 0 and version >= 17:
@@ -549,7 +549,7 @@ class FetchRequest(Message):
             n = view[position]
             position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             topics_items.append(fetch_topic)
         message.topics = topics_items
         n = view[position]
@@ -557,9 +557,9 @@ class FetchRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "forgotten_topics_data")
         n -= 1
-        room -= n
-        if n * 3 > end - position or room < 0:
-            fail_count(n, "forgotten_topics_data", room)
+        left -= n
+        if n * 3 > end - position or left < 0:
+            fail_count(n, "forgotten_topics_data", left)
         forgotten_topics_data_items: list[ForgottenTopic] = []
         for _ in range(n):
             forgotten_topic = ForgottenTopic.__new__(ForgottenTopic)
@@ -583,15 +583,15 @@ class FetchRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "partitions")
             n -= 1
-            room -= n
-            if n * 4 > end - position or room < 0:
-                fail_count(n, "partitions", room)
+            left -= n
+            if n * 4 > end - position or left < 0:
+                fail_count(n, "partitions", left)
             forgotten_topic.partitions = read_int32s(view, position, n)
             position += n * 4
             n = view[position]
             position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             forgotten_topics_data_items.append(forgotten_topic)
         message.forgotten_topics_data = forgotten_topics_data_items
         n = view[position]
@@ -607,7 +607,7 @@ class FetchRequest(Message):
         message.replica_state = None
         message.headrace_filter = b""
         if n:
-            n, position, room = count_tags(view, position, n, room)
+            n, position, left = count_tags(view, position, n, left)
             for _ in range(n):
                 tag_2, position, tag_end_2 = read_tag(view, position)
                 if tag_2 == 0:
@@ -630,7 +630,7 @@ class FetchRequest(Message):
                     ) = _unpack_iqB(view, position)
                     position += 13
                     if n:
-                        position, room = skip_tags(view, position, n, room)
+                        position, left = skip_tags(view, position, n, left)
                     message.replica_state = replica_state
                 elif tag_2 == 26738:
                     n = view[position]
@@ -646,7 +646,7 @@ class FetchRequest(Message):
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.cluster_id = None
@@ -676,9 +676,9 @@ class FetchRequest(Message):
                 n,
             ) = _unpack_iiiibi(view, position)
             position += 21
-        room -= n
-        if not 0 <= n * 6 <= end - position or room < 0:
-            fail_count(n, "topics", room)
+        left -= n
+        if not 0 <= n * 6 <= end - position or left < 0:
+            fail_count(n, "topics", left)
         topics_items: list[FetchTopic] = []
         for _ in range(n):
             fetch_topic = FetchTopic.__new__(FetchTopic)
@@ -692,9 +692,9 @@ class FetchRequest(Message):
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
-            room -= n
-            if not 0 <= n * 16 <= end - position or room < 0:
-                fail_count(n, "partitions", room)
+            left -= n
+            if not 0 <= n * 16 <= end - position or left < 0:
+                fail_count(n, "partitions", left)
             partitions_items: list[FetchPartition] = []
             for _ in range(n):
                 fetch_partition = FetchPartition.__new__(FetchPartition)
@@ -735,9 +735,9 @@ class FetchRequest(Message):
         if version >= 7:
             (n,) = _unpack_i(view, position)
             position += 4
-            room -= n
-            if not 0 <= n * 6 <= end - position or room < 0:
-                fail_count(n, "forgotten_topics_data", room)
+            left -= n
+            if not 0 <= n * 6 <= end - position or left < 0:
+                fail_count(n, "forgotten_topics_data", left)
             forgotten_topics_data_items: list[ForgottenTopic] = []
             for _ in range(n):
                 forgotten_topic = ForgottenTopic.__new__(ForgottenTopic)
@@ -751,9 +751,9 @@ class FetchRequest(Message):
                 position = stop
                 (n,) = _unpack_i(view, position)
                 position += 4
-                room -= n
-                if not 0 <= n * 4 <= end - position or room < 0:
-                    fail_count(n, "partitions", room)
+                left -= n
+                if not 0 <= n * 4 <= end - position or left < 0:
+                    fail_count(n, "partitions", left)
                 forgotten_topic.partitions = read_int32s(view, position, n)
                 position += n * 4
                 forgotten_topics_data_items.append(forgotten_topic)
@@ -1137,7 +1137,7 @@ class FetchResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         (
@@ -1150,9 +1150,9 @@ class FetchResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "responses")
         n -= 1
-        room -= n
-        if n * 3 > end - position or room < 0:
-            fail_count(n, "responses", room)
+        left -= n
+        if n * 3 > end - position or left < 0:
+            fail_count(n, "responses", left)
         responses_items: list[FetchableTopicResponse] = []
         for _ in range(n):
             fetchable_topic_response = FetchableTopicResponse.__new__(FetchableTopicResponse)
@@ -1176,9 +1176,9 @@ class FetchResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "partitions")
             n -= 1
-            room -= n
-            if n * 37 > end - position or room < 0:
-                fail_count(n, "partitions", room)
+            left -= n
+            if n * 37 > end - position or left < 0:
+                fail_count(n, "partitions", left)
             partitions_items: list[PartitionData] = []
             for _ in range(n):
                 partition_data = PartitionData.__new__(PartitionData)
@@ -1195,9 +1195,9 @@ class FetchResponse(Message):
                     n, position = varint_tail(view, position, n)
                 if n:
                     n -= 1
-                    room -= n
-                    if n * 17 > end - position or room < 0:
-                        fail_count(n, "aborted_transactions", room)
+                    left -= n
+                    if n * 17 > end - position or left < 0:
+                        fail_count(n, "aborted_transactions", left)
                     aborted_transactions_items: list[AbortedTransaction] = []
                     for _ in range(n):
                         aborted_transaction = AbortedTransaction.__new__(AbortedTransaction)
@@ -1208,7 +1208,7 @@ class FetchResponse(Message):
                         ) = _unpack_qqB(view, position)
                         position += 17
                         if n:
-                            position, room = skip_tags(view, position, n, room)
+                            position, left = skip_tags(view, position, n, left)
                         aborted_transactions_items.append(aborted_transaction)
                     partition_data.aborted_transactions = aborted_transactions_items
                 else:
@@ -1229,7 +1229,7 @@ class FetchResponse(Message):
                 partition_data.current_leader = None
                 partition_data.snapshot_id = None
                 if n:
-                    n, position, room = count_tags(view, position, n, room)
+                    n, position, left = count_tags(view, position, n, left)
                     for _ in range(n):
                         tag, position, tag_end = read_tag(view, position)
                         if tag == 0:
@@ -1241,7 +1241,7 @@ class FetchResponse(Message):
                             ) = _unpack_iqB(view, position)
                             position += 13
                             if n:
-                                position, room = skip_tags(view, position, n, room)
+                                position, left = skip_tags(view, position, n, left)
                             partition_data.diverging_epoch = epoch_end_offset
                         elif tag == 1:
                             leader_id_and_epoch = LeaderIdAndEpoch.__new__(LeaderIdAndEpoch)
@@ -1252,7 +1252,7 @@ class FetchResponse(Message):
                             ) = _unpack_iiB(view, position)
                             position += 9
                             if n:
-                                position, room = skip_tags(view, position, n, room)
+                                position, left = skip_tags(view, position, n, left)
                             partition_data.current_leader = leader_id_and_epoch
                         elif tag == 2:
                             snapshot_id = SnapshotId.__new__(SnapshotId)
@@ -1263,7 +1263,7 @@ class FetchResponse(Message):
                             ) = _unpack_qiB(view, position)
                             position += 13
                             if n:
-                                position, room = skip_tags(view, position, n, room)
+                                position, left = skip_tags(view, position, n, left)
                             partition_data.snapshot_id = snapshot_id
                         else:
                             position = tag_end
@@ -1273,14 +1273,14 @@ class FetchResponse(Message):
             n = view[position]
             position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             responses_items.append(fetchable_topic_response)
         message.responses = responses_items
         n = view[position]
         position += 1
         message.node_endpoints = []
         if n:
-            n, position, room = count_tags(view, position, n, room)
+            n, position, left = count_tags(view, position, n, left)
             for _ in range(n):
                 tag_2, position, tag_end_2 = read_tag(view, position)
                 if tag_2 == 0 and version >= 16:
@@ -1289,9 +1289,9 @@ class FetchResponse(Message):
                     if not 0 < n < 128:
                         n, position = length_tail(view, position, n, "node_endpoints")
                     n -= 1
-                    room -= n
-                    if n * 11 > end - position or room < 0:
-                        fail_count(n, "node_endpoints", room)
+                    left -= n
+                    if n * 11 > end - position or left < 0:
+                        fail_count(n, "node_endpoints", left)
                     node_endpoints_items: list[NodeEndpoint] = []
                     for _ in range(n):
                         node_endpoint = NodeEndpoint.__new__(NodeEndpoint)
@@ -1315,7 +1315,7 @@ class FetchResponse(Message):
                         n = view[position]
                         position += 1
                         if n:
-                            position, room = skip_tags(view, position, n, room)
+                            position, left = skip_tags(view, position, n, left)
                         node_endpoints_items.append(node_endpoint)
                     message.node_endpoints = node_endpoints_items
                 else:
@@ -1324,7 +1324,7 @@ class FetchResponse(Message):
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.node_endpoints = []
@@ -1341,9 +1341,9 @@ class FetchResponse(Message):
             message.session_id = 0
             message.throttle_time_ms, n = _unpack_ii(view, position)
             position += 8
-        room -= n
-        if not 0 <= n * 6 <= end - position or room < 0:
-            fail_count(n, "responses", room)
+        left -= n
+        if not 0 <= n * 6 <= end - position or left < 0:
+            fail_count(n, "responses", left)
         responses_items: list[FetchableTopicResponse] = []
         for _ in range(n):
             fetchable_topic_response = FetchableTopicResponse.__new__(FetchableTopicResponse)
@@ -1357,9 +1357,9 @@ class FetchResponse(Message):
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
-            room -= n
-            if not 0 <= n * 30 <= end - position or room < 0:
-                fail_count(n, "partitions", room)
+            left -= n
+            if not 0 <= n * 30 <= end - position or left < 0:
+                fail_count(n, "partitions", left)
             partitions_items: list[PartitionData] = []
             for _ in range(n):
                 partition_data = PartitionData.__new__(PartitionData)
@@ -1387,9 +1387,9 @@ class FetchResponse(Message):
                     ) = _unpack_ihqqi(view, position)
                     position += 26
                 if n >= 0:
-                    room -= n
-                    if not 0 <= n * 16 <= end - position or room < 0:
-                        fail_count(n, "aborted_transactions", room)
+                    left -= n
+                    if not 0 <= n * 16 <= end - position or left < 0:
+                        fail_count(n, "aborted_transactions", left)
                     aborted_transactions_items: list[AbortedTransaction] = []
                     for _ in range(n):
                         aborted_transaction = AbortedTransaction.__new__(AbortedTransaction)

@@ -104,7 +104,7 @@ class FindCoordinatorRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         if version == 3:
@@ -125,9 +125,9 @@ class FindCoordinatorRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "coordinator_keys")
             n -= 1
-            room -= n
-            if n > end - position or room < 0:
-                fail_count(n, "coordinator_keys", room)
+            left -= n
+            if n > end - position or left < 0:
+                fail_count(n, "coordinator_keys", left)
             coordinator_keys_items: list[str] = []
             for _ in range(n):
                 n = view[position]
@@ -143,11 +143,11 @@ class FindCoordinatorRequest(Message):
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         message.coordinator_keys = []
         (n,) = _unpack_h(view, position)
@@ -331,7 +331,7 @@ class FindCoordinatorResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         if version >= 4:
@@ -380,9 +380,9 @@ class FindCoordinatorResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "coordinators")
             n -= 1
-            room -= n
-            if n * 14 > end - position or room < 0:
-                fail_count(n, "coordinators", room)
+            left -= n
+            if n * 14 > end - position or left < 0:
+                fail_count(n, "coordinators", left)
             coordinators_items: list[Coordinator] = []
             for _ in range(n):
                 coordinator = Coordinator.__new__(Coordinator)
@@ -413,7 +413,7 @@ class FindCoordinatorResponse(Message):
                 n = view[position]
                 position += 1
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 coordinators_items.append(coordinator)
             message.coordinators = coordinators_items
         else:
@@ -421,11 +421,11 @@ class FindCoordinatorResponse(Message):
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         message.coordinators = []
         if version >= 1:

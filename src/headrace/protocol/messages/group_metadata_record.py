@@ -70,7 +70,7 @@ class GroupMetadataKey(Message):
         return out
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         (n,) = _unpack_h(view, position)
         position += 2
@@ -310,7 +310,7 @@ class GroupMetadataValue(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -345,9 +345,9 @@ class GroupMetadataValue(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "members")
         n -= 1
-        room -= n
-        if n * 15 > end - position or room < 0:
-            fail_count(n, "members", room)
+        left -= n
+        if n * 15 > end - position or left < 0:
+            fail_count(n, "members", left)
         members_items: list[MemberMetadata] = []
         for _ in range(n):
             member_metadata = MemberMetadata.__new__(MemberMetadata)
@@ -403,17 +403,17 @@ class GroupMetadataValue(Message):
             n = view[position]
             position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             members_items.append(member_metadata)
         message.members = members_items
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         (n,) = _unpack_h(view, position)
@@ -450,9 +450,9 @@ class GroupMetadataValue(Message):
             message.current_state_timestamp = -1
             (n,) = _unpack_i(view, position)
             position += 4
-        room -= n
-        if not 0 <= n * 18 <= end - position or room < 0:
-            fail_count(n, "members", room)
+        left -= n
+        if not 0 <= n * 18 <= end - position or left < 0:
+            fail_count(n, "members", left)
         members_items: list[MemberMetadata] = []
         for _ in range(n):
             member_metadata = MemberMetadata.__new__(MemberMetadata)

@@ -223,7 +223,7 @@ class JoinGroupRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -262,9 +262,9 @@ class JoinGroupRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "protocols")
         n -= 1
-        room -= n
-        if n * 3 > end - position or room < 0:
-            fail_count(n, "protocols", room)
+        left -= n
+        if n * 3 > end - position or left < 0:
+            fail_count(n, "protocols", left)
         protocols_items: list[JoinGroupRequestProtocol] = []
         for _ in range(n):
             join_group_request_protocol = JoinGroupRequestProtocol.__new__(JoinGroupRequestProtocol)
@@ -285,7 +285,7 @@ class JoinGroupRequest(Message):
             n = view[position]
             position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             protocols_items.append(join_group_request_protocol)
         message.protocols = protocols_items
         if version >= 8:
@@ -304,11 +304,11 @@ class JoinGroupRequest(Message):
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.reason = None
@@ -357,9 +357,9 @@ class JoinGroupRequest(Message):
         position = stop
         (n,) = _unpack_i(view, position)
         position += 4
-        room -= n
-        if not 0 <= n * 6 <= end - position or room < 0:
-            fail_count(n, "protocols", room)
+        left -= n
+        if not 0 <= n * 6 <= end - position or left < 0:
+            fail_count(n, "protocols", left)
         protocols_items: list[JoinGroupRequestProtocol] = []
         for _ in range(n):
             join_group_request_protocol = JoinGroupRequestProtocol.__new__(JoinGroupRequestProtocol)
@@ -581,7 +581,7 @@ class JoinGroupResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         (
@@ -639,9 +639,9 @@ class JoinGroupResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "members")
         n -= 1
-        room -= n
-        if n * 4 > end - position or room < 0:
-            fail_count(n, "members", room)
+        left -= n
+        if n * 4 > end - position or left < 0:
+            fail_count(n, "members", left)
         members_items: list[JoinGroupResponseMember] = []
         for _ in range(n):
             join_group_response_member = JoinGroupResponseMember.__new__(JoinGroupResponseMember)
@@ -672,14 +672,14 @@ class JoinGroupResponse(Message):
             n = view[position]
             position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             members_items.append(join_group_response_member)
         message.members = members_items
         n = view[position]
         position += 1
         message.headrace_stop = False
         if n:
-            n, position, room = count_tags(view, position, n, room)
+            n, position, left = count_tags(view, position, n, left)
             for _ in range(n):
                 tag, position, tag_end = read_tag(view, position)
                 if tag == 26738:
@@ -691,7 +691,7 @@ class JoinGroupResponse(Message):
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.protocol_type = None
@@ -730,9 +730,9 @@ class JoinGroupResponse(Message):
         position = stop
         (n,) = _unpack_i(view, position)
         position += 4
-        room -= n
-        if not 0 <= n * 6 <= end - position or room < 0:
-            fail_count(n, "members", room)
+        left -= n
+        if not 0 <= n * 6 <= end - position or left < 0:
+            fail_count(n, "members", left)
         members_items: list[JoinGroupResponseMember] = []
         for _ in range(n):
             join_group_response_member = JoinGroupResponseMember.__new__(JoinGroupResponseMember)

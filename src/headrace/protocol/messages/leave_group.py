@@ -227,7 +227,7 @@ class LeaveGroupRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.member_id = ""
@@ -243,9 +243,9 @@ class LeaveGroupRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "members")
         n -= 1
-        room -= n
-        if n * 3 > end - position or room < 0:
-            fail_count(n, "members", room)
+        left -= n
+        if n * 3 > end - position or left < 0:
+            fail_count(n, "members", left)
         members_items: list[MemberIdentity] = []
         for _ in range(n):
             member_identity = MemberIdentity.__new__(MemberIdentity)
@@ -282,14 +282,14 @@ class LeaveGroupRequest(Message):
             n = view[position]
             position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             members_items.append(member_identity)
         message.members = members_items
         n = view[position]
         position += 1
         message.headrace_stop = None
         if n:
-            n, position, room = count_tags(view, position, n, room)
+            n, position, left = count_tags(view, position, n, left)
             for _ in range(n):
                 tag, position, tag_end = read_tag(view, position)
                 if tag == 26738:
@@ -314,7 +314,7 @@ class LeaveGroupRequest(Message):
                     headrace_stop.timeout_ms, headrace_stop.again, n = _unpack_ioB(view, position)
                     position += 6
                     if n:
-                        position, room = skip_tags(view, position, n, room)
+                        position, left = skip_tags(view, position, n, left)
                     message.headrace_stop = headrace_stop
                 else:
                     position = tag_end
@@ -322,7 +322,7 @@ class LeaveGroupRequest(Message):
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.headrace_stop = None
@@ -346,9 +346,9 @@ class LeaveGroupRequest(Message):
         if version == 3:
             (n,) = _unpack_i(view, position)
             position += 4
-            room -= n
-            if not 0 <= n * 4 <= end - position or room < 0:
-                fail_count(n, "members", room)
+            left -= n
+            if not 0 <= n * 4 <= end - position or left < 0:
+                fail_count(n, "members", left)
             members_items: list[MemberIdentity] = []
             for _ in range(n):
                 member_identity = MemberIdentity.__new__(MemberIdentity)
@@ -522,7 +522,7 @@ class LeaveGroupResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, message.error_code, n = _unpack_ihB(view, position)
@@ -530,9 +530,9 @@ class LeaveGroupResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "members")
         n -= 1
-        room -= n
-        if n * 5 > end - position or room < 0:
-            fail_count(n, "members", room)
+        left -= n
+        if n * 5 > end - position or left < 0:
+            fail_count(n, "members", left)
         members_items: list[MemberResponse] = []
         for _ in range(n):
             member_response = MemberResponse.__new__(MemberResponse)
@@ -556,14 +556,14 @@ class LeaveGroupResponse(Message):
             member_response.error_code, n = _unpack_hB(view, position)
             position += 3
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             members_items.append(member_response)
         message.members = members_items
         n = view[position]
         position += 1
         message.headrace_stop = None
         if n:
-            n, position, room = count_tags(view, position, n, room)
+            n, position, left = count_tags(view, position, n, left)
             for _ in range(n):
                 tag, position, tag_end = read_tag(view, position)
                 if tag == 26738:
@@ -586,7 +586,7 @@ class LeaveGroupResponse(Message):
                     ) = _unpack_oiB(view, position)
                     position += 6
                     if n:
-                        position, room = skip_tags(view, position, n, room)
+                        position, left = skip_tags(view, position, n, left)
                     message.headrace_stop = headrace_stopped
                 else:
                     position = tag_end
@@ -594,7 +594,7 @@ class LeaveGroupResponse(Message):
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.headrace_stop = None
@@ -608,9 +608,9 @@ class LeaveGroupResponse(Message):
         if version == 3:
             (n,) = _unpack_i(view, position)
             position += 4
-            room -= n
-            if not 0 <= n * 6 <= end - position or room < 0:
-                fail_count(n, "members", room)
+            left -= n
+            if not 0 <= n * 6 <= end - position or left < 0:
+                fail_count(n, "members", left)
             members_items: list[MemberResponse] = []
             for _ in range(n):
                 member_response = MemberResponse.__new__(MemberResponse)

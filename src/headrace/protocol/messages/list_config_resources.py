@@ -58,7 +58,7 @@ class ListConfigResourcesRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         if version == 1:
@@ -67,9 +67,9 @@ class ListConfigResourcesRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "resource_types")
             n -= 1
-            room -= n
-            if n > end - position or room < 0:
-                fail_count(n, "resource_types", room)
+            left -= n
+            if n > end - position or left < 0:
+                fail_count(n, "resource_types", left)
             message.resource_types = read_numbers(view, position, n, "b")
             position += n
         else:
@@ -77,7 +77,7 @@ class ListConfigResourcesRequest(Message):
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
 
@@ -142,7 +142,7 @@ class ListConfigResourcesResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, message.error_code, n = _unpack_ihB(view, position)
@@ -150,9 +150,9 @@ class ListConfigResourcesResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "config_resources")
         n -= 1
-        room -= n
-        if n * 2 > end - position or room < 0:
-            fail_count(n, "config_resources", room)
+        left -= n
+        if n * 2 > end - position or left < 0:
+            fail_count(n, "config_resources", left)
         config_resources_items: list[ConfigResource] = []
         for _ in range(n):
             config_resource = ConfigResource.__new__(ConfigResource)
@@ -171,11 +171,11 @@ class ListConfigResourcesResponse(Message):
                 n = view[position]
                 position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             config_resources_items.append(config_resource)
         message.config_resources = config_resources_items
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position

@@ -97,7 +97,7 @@ class ListGroupsRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         if version >= 4:
@@ -106,9 +106,9 @@ class ListGroupsRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "states_filter")
             n -= 1
-            room -= n
-            if n > end - position or room < 0:
-                fail_count(n, "states_filter", room)
+            left -= n
+            if n > end - position or left < 0:
+                fail_count(n, "states_filter", left)
             states_filter_items: list[str] = []
             for _ in range(n):
                 n = view[position]
@@ -127,9 +127,9 @@ class ListGroupsRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "types_filter")
             n -= 1
-            room -= n
-            if n > end - position or room < 0:
-                fail_count(n, "types_filter", room)
+            left -= n
+            if n > end - position or left < 0:
+                fail_count(n, "types_filter", left)
             types_filter_items: list[str] = []
             for _ in range(n):
                 n = view[position]
@@ -145,11 +145,11 @@ class ListGroupsRequest(Message):
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         message.states_filter = []
         message.types_filter = []
@@ -262,7 +262,7 @@ class ListGroupsResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, message.error_code, n = _unpack_ihB(view, position)
@@ -270,9 +270,9 @@ class ListGroupsResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "groups")
         n -= 1
-        room -= n
-        if n * 3 > end - position or room < 0:
-            fail_count(n, "groups", room)
+        left -= n
+        if n * 3 > end - position or left < 0:
+            fail_count(n, "groups", left)
         groups_items: list[ListedGroup] = []
         for _ in range(n):
             listed_group = ListedGroup.__new__(ListedGroup)
@@ -313,17 +313,17 @@ class ListGroupsResponse(Message):
             n = view[position]
             position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             groups_items.append(listed_group)
         message.groups = groups_items
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         if version >= 1:
@@ -333,9 +333,9 @@ class ListGroupsResponse(Message):
             message.throttle_time_ms = 0
             message.error_code, n = _unpack_hi(view, position)
             position += 6
-        room -= n
-        if not 0 <= n * 4 <= end - position or room < 0:
-            fail_count(n, "groups", room)
+        left -= n
+        if not 0 <= n * 4 <= end - position or left < 0:
+            fail_count(n, "groups", left)
         groups_items: list[ListedGroup] = []
         for _ in range(n):
             listed_group = ListedGroup.__new__(ListedGroup)

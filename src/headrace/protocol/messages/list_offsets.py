@@ -195,7 +195,7 @@ class ListOffsetsRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.replica_id, message.isolation_level, n = _unpack_ibB(view, position)
@@ -203,9 +203,9 @@ class ListOffsetsRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "topics")
         n -= 1
-        room -= n
-        if n * 3 > end - position or room < 0:
-            fail_count(n, "topics", room)
+        left -= n
+        if n * 3 > end - position or left < 0:
+            fail_count(n, "topics", left)
         topics_items: list[ListOffsetsTopic] = []
         for _ in range(n):
             list_offsets_topic = ListOffsetsTopic.__new__(ListOffsetsTopic)
@@ -221,9 +221,9 @@ class ListOffsetsRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "partitions")
             n -= 1
-            room -= n
-            if n * 17 > end - position or room < 0:
-                fail_count(n, "partitions", room)
+            left -= n
+            if n * 17 > end - position or left < 0:
+                fail_count(n, "partitions", left)
             partitions_items: list[ListOffsetsPartition] = []
             for _ in range(n):
                 list_offsets_partition = ListOffsetsPartition.__new__(ListOffsetsPartition)
@@ -235,13 +235,13 @@ class ListOffsetsRequest(Message):
                 ) = _unpack_iiqB(view, position)
                 position += 17
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 partitions_items.append(list_offsets_partition)
             list_offsets_topic.partitions = partitions_items
             n = view[position]
             position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             topics_items.append(list_offsets_topic)
         message.topics = topics_items
         if version >= 10:
@@ -253,7 +253,7 @@ class ListOffsetsRequest(Message):
             position += 1
         message.headrace_delayed = False
         if n:
-            n, position, room = count_tags(view, position, n, room)
+            n, position, left = count_tags(view, position, n, left)
             for _ in range(n):
                 tag, position, tag_end = read_tag(view, position)
                 if tag == 26738:
@@ -265,7 +265,7 @@ class ListOffsetsRequest(Message):
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.timeout_ms = 0
@@ -277,9 +277,9 @@ class ListOffsetsRequest(Message):
             message.isolation_level = 0
             message.replica_id, n = _unpack_ii(view, position)
             position += 8
-        room -= n
-        if not 0 <= n * 6 <= end - position or room < 0:
-            fail_count(n, "topics", room)
+        left -= n
+        if not 0 <= n * 6 <= end - position or left < 0:
+            fail_count(n, "topics", left)
         topics_items: list[ListOffsetsTopic] = []
         for _ in range(n):
             list_offsets_topic = ListOffsetsTopic.__new__(ListOffsetsTopic)
@@ -292,9 +292,9 @@ class ListOffsetsRequest(Message):
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
-            room -= n
-            if not 0 <= n * 12 <= end - position or room < 0:
-                fail_count(n, "partitions", room)
+            left -= n
+            if not 0 <= n * 12 <= end - position or left < 0:
+                fail_count(n, "partitions", left)
             partitions_items: list[ListOffsetsPartition] = []
             for _ in range(n):
                 list_offsets_partition = ListOffsetsPartition.__new__(ListOffsetsPartition)
@@ -483,7 +483,7 @@ class ListOffsetsResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_iB(view, position)
@@ -491,9 +491,9 @@ class ListOffsetsResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "topics")
         n -= 1
-        room -= n
-        if n * 3 > end - position or room < 0:
-            fail_count(n, "topics", room)
+        left -= n
+        if n * 3 > end - position or left < 0:
+            fail_count(n, "topics", left)
         topics_items: list[ListOffsetsTopicResponse] = []
         for _ in range(n):
             list_offsets_topic_response = ListOffsetsTopicResponse.__new__(ListOffsetsTopicResponse)
@@ -509,9 +509,9 @@ class ListOffsetsResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "partitions")
             n -= 1
-            room -= n
-            if n * 27 > end - position or room < 0:
-                fail_count(n, "partitions", room)
+            left -= n
+            if n * 27 > end - position or left < 0:
+                fail_count(n, "partitions", left)
             partitions_items: list[ListOffsetsPartitionResponse] = []
             for _ in range(n):
                 list_offsets_partition_response = ListOffsetsPartitionResponse.__new__(ListOffsetsPartitionResponse)
@@ -526,7 +526,7 @@ class ListOffsetsResponse(Message):
                 position += 27
                 list_offsets_partition_response.headrace_delayed = None
                 if n:
-                    n, position, room = count_tags(view, position, n, room)
+                    n, position, left = count_tags(view, position, n, left)
                     for _ in range(n):
                         tag, position, tag_end = read_tag(view, position)
                         if tag == 26738:
@@ -538,7 +538,7 @@ class ListOffsetsResponse(Message):
                             ) = _unpack_qqB(view, position)
                             position += 17
                             if n:
-                                position, room = skip_tags(view, position, n, room)
+                                position, left = skip_tags(view, position, n, left)
                             list_offsets_partition_response.headrace_delayed = headrace_delayed
                         else:
                             position = tag_end
@@ -548,17 +548,17 @@ class ListOffsetsResponse(Message):
             n = view[position]
             position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             topics_items.append(list_offsets_topic_response)
         message.topics = topics_items
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         if version >= 2:
@@ -568,9 +568,9 @@ class ListOffsetsResponse(Message):
             message.throttle_time_ms = 0
             (n,) = _unpack_i(view, position)
             position += 4
-        room -= n
-        if not 0 <= n * 6 <= end - position or room < 0:
-            fail_count(n, "topics", room)
+        left -= n
+        if not 0 <= n * 6 <= end - position or left < 0:
+            fail_count(n, "topics", left)
         topics_items: list[ListOffsetsTopicResponse] = []
         for _ in range(n):
             list_offsets_topic_response = ListOffsetsTopicResponse.__new__(ListOffsetsTopicResponse)
@@ -583,9 +583,9 @@ class ListOffsetsResponse(Message):
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
-            room -= n
-            if not 0 <= n * 22 <= end - position or room < 0:
-                fail_count(n, "partitions", room)
+            left -= n
+            if not 0 <= n * 22 <= end - position or left < 0:
+                fail_count(n, "partitions", left)
             partitions_items: list[ListOffsetsPartitionResponse] = []
             for _ in range(n):
                 list_offsets_partition_response = ListOffsetsPartitionResponse.__new__(ListOffsetsPartitionResponse)

@@ -100,7 +100,7 @@ class ListPartitionReassignmentsRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.timeout_ms, n = _unpack_iB(view, position)
@@ -109,9 +109,9 @@ class ListPartitionReassignmentsRequest(Message):
             n, position = varint_tail(view, position, n)
         if n:
             n -= 1
-            room -= n
-            if n * 3 > end - position or room < 0:
-                fail_count(n, "topics", room)
+            left -= n
+            if n * 3 > end - position or left < 0:
+                fail_count(n, "topics", left)
             topics_items: list[ListPartitionReassignmentsTopics] = []
             for _ in range(n):
                 list_partition_reassignments_topics = ListPartitionReassignmentsTopics.__new__(ListPartitionReassignmentsTopics)
@@ -127,15 +127,15 @@ class ListPartitionReassignmentsRequest(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "partition_indexes")
                 n -= 1
-                room -= n
-                if n * 4 > end - position or room < 0:
-                    fail_count(n, "partition_indexes", room)
+                left -= n
+                if n * 4 > end - position or left < 0:
+                    fail_count(n, "partition_indexes", left)
                 list_partition_reassignments_topics.partition_indexes = read_int32s(view, position, n)
                 position += n * 4
                 n = view[position]
                 position += 1
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 topics_items.append(list_partition_reassignments_topics)
             message.topics = topics_items
         else:
@@ -143,7 +143,7 @@ class ListPartitionReassignmentsRequest(Message):
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
 
@@ -259,7 +259,7 @@ class ListPartitionReassignmentsResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, message.error_code, n = _unpack_ihB(view, position)
@@ -277,9 +277,9 @@ class ListPartitionReassignmentsResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "topics")
         n -= 1
-        room -= n
-        if n * 3 > end - position or room < 0:
-            fail_count(n, "topics", room)
+        left -= n
+        if n * 3 > end - position or left < 0:
+            fail_count(n, "topics", left)
         topics_items: list[OngoingTopicReassignment] = []
         for _ in range(n):
             ongoing_topic_reassignment = OngoingTopicReassignment.__new__(OngoingTopicReassignment)
@@ -295,9 +295,9 @@ class ListPartitionReassignmentsResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "partitions")
             n -= 1
-            room -= n
-            if n * 8 > end - position or room < 0:
-                fail_count(n, "partitions", room)
+            left -= n
+            if n * 8 > end - position or left < 0:
+                fail_count(n, "partitions", left)
             partitions_items: list[OngoingPartitionReassignment] = []
             for _ in range(n):
                 ongoing_partition_reassignment = OngoingPartitionReassignment.__new__(OngoingPartitionReassignment)
@@ -306,9 +306,9 @@ class ListPartitionReassignmentsResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "replicas")
                 n -= 1
-                room -= n
-                if n * 4 > end - position or room < 0:
-                    fail_count(n, "replicas", room)
+                left -= n
+                if n * 4 > end - position or left < 0:
+                    fail_count(n, "replicas", left)
                 ongoing_partition_reassignment.replicas = read_int32s(view, position, n)
                 position += n * 4
                 n = view[position]
@@ -316,9 +316,9 @@ class ListPartitionReassignmentsResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "adding_replicas")
                 n -= 1
-                room -= n
-                if n * 4 > end - position or room < 0:
-                    fail_count(n, "adding_replicas", room)
+                left -= n
+                if n * 4 > end - position or left < 0:
+                    fail_count(n, "adding_replicas", left)
                 ongoing_partition_reassignment.adding_replicas = read_int32s(view, position, n)
                 position += n * 4
                 n = view[position]
@@ -326,25 +326,25 @@ class ListPartitionReassignmentsResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "removing_replicas")
                 n -= 1
-                room -= n
-                if n * 4 > end - position or room < 0:
-                    fail_count(n, "removing_replicas", room)
+                left -= n
+                if n * 4 > end - position or left < 0:
+                    fail_count(n, "removing_replicas", left)
                 ongoing_partition_reassignment.removing_replicas = read_int32s(view, position, n)
                 position += n * 4
                 n = view[position]
                 position += 1
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 partitions_items.append(ongoing_partition_reassignment)
             ongoing_topic_reassignment.partitions = partitions_items
             n = view[position]
             position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             topics_items.append(ongoing_topic_reassignment)
         message.topics = topics_items
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position

@@ -104,7 +104,7 @@ class ListTransactionsRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -112,9 +112,9 @@ class ListTransactionsRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "state_filters")
         n -= 1
-        room -= n
-        if n > end - position or room < 0:
-            fail_count(n, "state_filters", room)
+        left -= n
+        if n > end - position or left < 0:
+            fail_count(n, "state_filters", left)
         state_filters_items: list[str] = []
         for _ in range(n):
             n = view[position]
@@ -130,9 +130,9 @@ class ListTransactionsRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "producer_id_filters")
         n -= 1
-        room -= n
-        if n * 8 > end - position or room < 0:
-            fail_count(n, "producer_id_filters", room)
+        left -= n
+        if n * 8 > end - position or left < 0:
+            fail_count(n, "producer_id_filters", left)
         message.producer_id_filters = read_numbers(view, position, n, "q")
         position += n * 8
         if version >= 1:
@@ -156,7 +156,7 @@ class ListTransactionsRequest(Message):
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
 
@@ -250,7 +250,7 @@ class ListTransactionsResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, message.error_code, n = _unpack_ihB(view, position)
@@ -258,9 +258,9 @@ class ListTransactionsResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "unknown_state_filters")
         n -= 1
-        room -= n
-        if n > end - position or room < 0:
-            fail_count(n, "unknown_state_filters", room)
+        left -= n
+        if n > end - position or left < 0:
+            fail_count(n, "unknown_state_filters", left)
         unknown_state_filters_items: list[str] = []
         for _ in range(n):
             n = view[position]
@@ -276,9 +276,9 @@ class ListTransactionsResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "transaction_states")
         n -= 1
-        room -= n
-        if n * 11 > end - position or room < 0:
-            fail_count(n, "transaction_states", room)
+        left -= n
+        if n * 11 > end - position or left < 0:
+            fail_count(n, "transaction_states", left)
         transaction_states_items: list[TransactionState] = []
         for _ in range(n):
             transaction_state = TransactionState.__new__(TransactionState)
@@ -299,11 +299,11 @@ class ListTransactionsResponse(Message):
             n = view[position]
             position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             transaction_states_items.append(transaction_state)
         message.transaction_states = transaction_states_items
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position

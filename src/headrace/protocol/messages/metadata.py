@@ -188,7 +188,7 @@ class MetadataRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -197,9 +197,9 @@ class MetadataRequest(Message):
             n, position = varint_tail(view, position, n)
         if n:
             n -= 1
-            room -= n
-            if n * 2 > end - position or room < 0:
-                fail_count(n, "topics", room)
+            left -= n
+            if n * 2 > end - position or left < 0:
+                fail_count(n, "topics", left)
             topics_items: list[MetadataRequestTopic] = []
             for _ in range(n):
                 metadata_request_topic = MetadataRequestTopic.__new__(MetadataRequestTopic)
@@ -223,7 +223,7 @@ class MetadataRequest(Message):
                 n = view[position]
                 position += 1
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 topics_items.append(metadata_request_topic)
             message.topics = topics_items
         else:
@@ -245,19 +245,19 @@ class MetadataRequest(Message):
             ) = _unpack_oooB(view, position)
             position += 4
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         (n,) = _unpack_i(view, position)
         position += 4
         if n >= 0:
-            room -= n
-            if not 0 <= n * 2 <= end - position or room < 0:
-                fail_count(n, "topics", room)
+            left -= n
+            if not 0 <= n * 2 <= end - position or left < 0:
+                fail_count(n, "topics", left)
             topics_items: list[MetadataRequestTopic] = []
             for _ in range(n):
                 metadata_request_topic = MetadataRequestTopic.__new__(MetadataRequestTopic)
@@ -605,7 +605,7 @@ class MetadataResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_iB(view, position)
@@ -613,9 +613,9 @@ class MetadataResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "brokers")
         n -= 1
-        room -= n
-        if n * 11 > end - position or room < 0:
-            fail_count(n, "brokers", room)
+        left -= n
+        if n * 11 > end - position or left < 0:
+            fail_count(n, "brokers", left)
         brokers_items: list[MetadataResponseBroker] = []
         for _ in range(n):
             metadata_response_broker = MetadataResponseBroker.__new__(MetadataResponseBroker)
@@ -639,7 +639,7 @@ class MetadataResponse(Message):
             n = view[position]
             position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             brokers_items.append(metadata_response_broker)
         message.brokers = brokers_items
         n = view[position]
@@ -657,9 +657,9 @@ class MetadataResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "topics")
         n -= 1
-        room -= n
-        if n * 10 > end - position or room < 0:
-            fail_count(n, "topics", room)
+        left -= n
+        if n * 10 > end - position or left < 0:
+            fail_count(n, "topics", left)
         topics_items: list[MetadataResponseTopic] = []
         for _ in range(n):
             metadata_response_topic = MetadataResponseTopic.__new__(MetadataResponseTopic)
@@ -689,9 +689,9 @@ class MetadataResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "partitions")
             n -= 1
-            room -= n
-            if n * 18 > end - position or room < 0:
-                fail_count(n, "partitions", room)
+            left -= n
+            if n * 18 > end - position or left < 0:
+                fail_count(n, "partitions", left)
             partitions_items: list[MetadataResponsePartition] = []
             for _ in range(n):
                 metadata_response_partition = MetadataResponsePartition.__new__(MetadataResponsePartition)
@@ -706,9 +706,9 @@ class MetadataResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "replica_nodes")
                 n -= 1
-                room -= n
-                if n * 4 > end - position or room < 0:
-                    fail_count(n, "replica_nodes", room)
+                left -= n
+                if n * 4 > end - position or left < 0:
+                    fail_count(n, "replica_nodes", left)
                 metadata_response_partition.replica_nodes = read_int32s(view, position, n)
                 position += n * 4
                 n = view[position]
@@ -716,9 +716,9 @@ class MetadataResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "isr_nodes")
                 n -= 1
-                room -= n
-                if n * 4 > end - position or room < 0:
-                    fail_count(n, "isr_nodes", room)
+                left -= n
+                if n * 4 > end - position or left < 0:
+                    fail_count(n, "isr_nodes", left)
                 metadata_response_partition.isr_nodes = read_int32s(view, position, n)
                 position += n * 4
                 n = view[position]
@@ -726,21 +726,21 @@ class MetadataResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "offline_replicas")
                 n -= 1
-                room -= n
-                if n * 4 > end - position or room < 0:
-                    fail_count(n, "offline_replicas", room)
+                left -= n
+                if n * 4 > end - position or left < 0:
+                    fail_count(n, "offline_replicas", left)
                 metadata_response_partition.offline_replicas = read_int32s(view, position, n)
                 position += n * 4
                 n = view[position]
                 position += 1
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 partitions_items.append(metadata_response_partition)
             metadata_response_topic.partitions = partitions_items
             metadata_response_topic.topic_authorized_operations, n = _unpack_iB(view, position)
             position += 5
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             topics_items.append(metadata_response_topic)
         message.topics = topics_items
         if version >= 13:
@@ -757,11 +757,11 @@ class MetadataResponse(Message):
             message.cluster_authorized_operations, n = _unpack_iB(view, position)
             position += 5
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.error_code = 0
@@ -772,9 +772,9 @@ class MetadataResponse(Message):
             message.throttle_time_ms = 0
             (n,) = _unpack_i(view, position)
             position += 4
-        room -= n
-        if not 0 <= n * 10 <= end - position or room < 0:
-            fail_count(n, "brokers", room)
+        left -= n
+        if not 0 <= n * 10 <= end - position or left < 0:
+            fail_count(n, "brokers", left)
         brokers_items: list[MetadataResponseBroker] = []
         for _ in range(n):
             metadata_response_broker = MetadataResponseBroker.__new__(MetadataResponseBroker)
@@ -822,9 +822,9 @@ class MetadataResponse(Message):
             message.controller_id = -1
             (n,) = _unpack_i(view, position)
             position += 4
-        room -= n
-        if not 0 <= n * 8 <= end - position or room < 0:
-            fail_count(n, "topics", room)
+        left -= n
+        if not 0 <= n * 8 <= end - position or left < 0:
+            fail_count(n, "topics", left)
         topics_items: list[MetadataResponseTopic] = []
         for _ in range(n):
             metadata_response_topic = MetadataResponseTopic.__new__(MetadataResponseTopic)
@@ -843,9 +843,9 @@ class MetadataResponse(Message):
                 metadata_response_topic.is_internal = False
                 (n,) = _unpack_i(view, position)
                 position += 4
-            room -= n
-            if not 0 <= n * 18 <= end - position or room < 0:
-                fail_count(n, "partitions", room)
+            left -= n
+            if not 0 <= n * 18 <= end - position or left < 0:
+                fail_count(n, "partitions", left)
             partitions_items: list[MetadataResponsePartition] = []
             for _ in range(n):
                 metadata_response_partition = MetadataResponsePartition.__new__(MetadataResponsePartition)
@@ -867,24 +867,24 @@ class MetadataResponse(Message):
                         n,
                     ) = _unpack_hiii(view, position)
                     position += 14
-                room -= n
-                if not 0 <= n * 4 <= end - position or room < 0:
-                    fail_count(n, "replica_nodes", room)
+                left -= n
+                if not 0 <= n * 4 <= end - position or left < 0:
+                    fail_count(n, "replica_nodes", left)
                 metadata_response_partition.replica_nodes = read_int32s(view, position, n)
                 position += n * 4
                 (n,) = _unpack_i(view, position)
                 position += 4
-                room -= n
-                if not 0 <= n * 4 <= end - position or room < 0:
-                    fail_count(n, "isr_nodes", room)
+                left -= n
+                if not 0 <= n * 4 <= end - position or left < 0:
+                    fail_count(n, "isr_nodes", left)
                 metadata_response_partition.isr_nodes = read_int32s(view, position, n)
                 position += n * 4
                 if version >= 5:
                     (n,) = _unpack_i(view, position)
                     position += 4
-                    room -= n
-                    if not 0 <= n * 4 <= end - position or room < 0:
-                        fail_count(n, "offline_replicas", room)
+                    left -= n
+                    if not 0 <= n * 4 <= end - position or left < 0:
+                        fail_count(n, "offline_replicas", left)
                     metadata_response_partition.offline_replicas = read_int32s(view, position, n)
                     position += n * 4
                 else:

@@ -264,7 +264,7 @@ class OffsetCommitRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.retention_time_ms = -1
@@ -297,9 +297,9 @@ class OffsetCommitRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "topics")
         n -= 1
-        room -= n
-        if n * 3 > end - position or room < 0:
-            fail_count(n, "topics", room)
+        left -= n
+        if n * 3 > end - position or left < 0:
+            fail_count(n, "topics", left)
         topics_items: list[OffsetCommitRequestTopic] = []
         for _ in range(n):
             offset_commit_request_topic = OffsetCommitRequestTopic.__new__(OffsetCommitRequestTopic)
@@ -323,9 +323,9 @@ class OffsetCommitRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "partitions")
             n -= 1
-            room -= n
-            if n * 18 > end - position or room < 0:
-                fail_count(n, "partitions", room)
+            left -= n
+            if n * 18 > end - position or left < 0:
+                fail_count(n, "partitions", left)
             partitions_items: list[OffsetCommitRequestPartition] = []
             for _ in range(n):
                 offset_commit_request_partition = OffsetCommitRequestPartition.__new__(OffsetCommitRequestPartition)
@@ -347,23 +347,23 @@ class OffsetCommitRequest(Message):
                 n = view[position]
                 position += 1
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 partitions_items.append(offset_commit_request_partition)
             offset_commit_request_topic.partitions = partitions_items
             n = view[position]
             position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             topics_items.append(offset_commit_request_topic)
         message.topics = topics_items
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         (n,) = _unpack_h(view, position)
@@ -400,9 +400,9 @@ class OffsetCommitRequest(Message):
         else:
             message.retention_time_ms, n = _unpack_qi(view, position)
             position += 12
-        room -= n
-        if not 0 <= n * 6 <= end - position or room < 0:
-            fail_count(n, "topics", room)
+        left -= n
+        if not 0 <= n * 6 <= end - position or left < 0:
+            fail_count(n, "topics", left)
         topics_items: list[OffsetCommitRequestTopic] = []
         for _ in range(n):
             offset_commit_request_topic = OffsetCommitRequestTopic.__new__(OffsetCommitRequestTopic)
@@ -416,9 +416,9 @@ class OffsetCommitRequest(Message):
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
-            room -= n
-            if not 0 <= n * 14 <= end - position or room < 0:
-                fail_count(n, "partitions", room)
+            left -= n
+            if not 0 <= n * 14 <= end - position or left < 0:
+                fail_count(n, "partitions", left)
             partitions_items: list[OffsetCommitRequestPartition] = []
             for _ in range(n):
                 offset_commit_request_partition = OffsetCommitRequestPartition.__new__(OffsetCommitRequestPartition)
@@ -559,7 +559,7 @@ class OffsetCommitResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_iB(view, position)
@@ -567,9 +567,9 @@ class OffsetCommitResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "topics")
         n -= 1
-        room -= n
-        if n * 3 > end - position or room < 0:
-            fail_count(n, "topics", room)
+        left -= n
+        if n * 3 > end - position or left < 0:
+            fail_count(n, "topics", left)
         topics_items: list[OffsetCommitResponseTopic] = []
         for _ in range(n):
             offset_commit_response_topic = OffsetCommitResponseTopic.__new__(OffsetCommitResponseTopic)
@@ -593,9 +593,9 @@ class OffsetCommitResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "partitions")
             n -= 1
-            room -= n
-            if n * 7 > end - position or room < 0:
-                fail_count(n, "partitions", room)
+            left -= n
+            if n * 7 > end - position or left < 0:
+                fail_count(n, "partitions", left)
             partitions_items: list[OffsetCommitResponsePartition] = []
             for _ in range(n):
                 offset_commit_response_partition = OffsetCommitResponsePartition.__new__(OffsetCommitResponsePartition)
@@ -606,23 +606,23 @@ class OffsetCommitResponse(Message):
                 ) = _unpack_ihB(view, position)
                 position += 7
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 partitions_items.append(offset_commit_response_partition)
             offset_commit_response_topic.partitions = partitions_items
             n = view[position]
             position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             topics_items.append(offset_commit_response_topic)
         message.topics = topics_items
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         if version >= 3:
@@ -632,9 +632,9 @@ class OffsetCommitResponse(Message):
             message.throttle_time_ms = 0
             (n,) = _unpack_i(view, position)
             position += 4
-        room -= n
-        if not 0 <= n * 6 <= end - position or room < 0:
-            fail_count(n, "topics", room)
+        left -= n
+        if not 0 <= n * 6 <= end - position or left < 0:
+            fail_count(n, "topics", left)
         topics_items: list[OffsetCommitResponseTopic] = []
         for _ in range(n):
             offset_commit_response_topic = OffsetCommitResponseTopic.__new__(OffsetCommitResponseTopic)
@@ -648,9 +648,9 @@ class OffsetCommitResponse(Message):
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
-            room -= n
-            if not 0 <= n * 6 <= end - position or room < 0:
-                fail_count(n, "partitions", room)
+            left -= n
+            if not 0 <= n * 6 <= end - position or left < 0:
+                fail_count(n, "partitions", left)
             partitions_items: list[OffsetCommitResponsePartition] = []
             for _ in range(n):
                 offset_commit_response_partition = OffsetCommitResponsePartition.__new__(OffsetCommitResponsePartition)

@@ -105,7 +105,7 @@ class OffsetDeleteRequest(Message):
         return out
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         (n,) = _unpack_h(view, position)
@@ -117,9 +117,9 @@ class OffsetDeleteRequest(Message):
         position = stop
         (n,) = _unpack_i(view, position)
         position += 4
-        room -= n
-        if not 0 <= n * 6 <= end - position or room < 0:
-            fail_count(n, "topics", room)
+        left -= n
+        if not 0 <= n * 6 <= end - position or left < 0:
+            fail_count(n, "topics", left)
         topics_items: list[OffsetDeleteRequestTopic] = []
         for _ in range(n):
             offset_delete_request_topic = OffsetDeleteRequestTopic.__new__(OffsetDeleteRequestTopic)
@@ -132,9 +132,9 @@ class OffsetDeleteRequest(Message):
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
-            room -= n
-            if not 0 <= n * 4 <= end - position or room < 0:
-                fail_count(n, "partitions", room)
+            left -= n
+            if not 0 <= n * 4 <= end - position or left < 0:
+                fail_count(n, "partitions", left)
             partitions_items: list[OffsetDeleteRequestPartition] = []
             for _ in range(n):
                 offset_delete_request_partition = OffsetDeleteRequestPartition.__new__(OffsetDeleteRequestPartition)
@@ -218,14 +218,14 @@ class OffsetDeleteResponse(Message):
         return out
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.error_code, message.throttle_time_ms, n = _unpack_hii(view, position)
         position += 10
-        room -= n
-        if not 0 <= n * 6 <= end - position or room < 0:
-            fail_count(n, "topics", room)
+        left -= n
+        if not 0 <= n * 6 <= end - position or left < 0:
+            fail_count(n, "topics", left)
         topics_items: list[OffsetDeleteResponseTopic] = []
         for _ in range(n):
             offset_delete_response_topic = OffsetDeleteResponseTopic.__new__(OffsetDeleteResponseTopic)
@@ -238,9 +238,9 @@ class OffsetDeleteResponse(Message):
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
-            room -= n
-            if not 0 <= n * 6 <= end - position or room < 0:
-                fail_count(n, "partitions", room)
+            left -= n
+            if not 0 <= n * 6 <= end - position or left < 0:
+                fail_count(n, "partitions", left)
             partitions_items: list[OffsetDeleteResponsePartition] = []
             for _ in range(n):
                 offset_delete_response_partition = OffsetDeleteResponsePartition.__new__(OffsetDeleteResponsePartition)

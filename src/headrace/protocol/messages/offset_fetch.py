@@ -255,7 +255,7 @@ class OffsetFetchRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         if version <= 7:
@@ -275,9 +275,9 @@ class OffsetFetchRequest(Message):
                 n, position = varint_tail(view, position, n)
             if n:
                 n -= 1
-                room -= n
-                if n * 3 > end - position or room < 0:
-                    fail_count(n, "topics", room)
+                left -= n
+                if n * 3 > end - position or left < 0:
+                    fail_count(n, "topics", left)
                 topics_items: list[OffsetFetchRequestTopic] = []
                 for _ in range(n):
                     offset_fetch_request_topic = OffsetFetchRequestTopic.__new__(OffsetFetchRequestTopic)
@@ -293,15 +293,15 @@ class OffsetFetchRequest(Message):
                     if not 0 < n < 128:
                         n, position = length_tail(view, position, n, "partition_indexes")
                     n -= 1
-                    room -= n
-                    if n * 4 > end - position or room < 0:
-                        fail_count(n, "partition_indexes", room)
+                    left -= n
+                    if n * 4 > end - position or left < 0:
+                        fail_count(n, "partition_indexes", left)
                     offset_fetch_request_topic.partition_indexes = read_int32s(view, position, n)
                     position += n * 4
                     n = view[position]
                     position += 1
                     if n:
-                        position, room = skip_tags(view, position, n, room)
+                        position, left = skip_tags(view, position, n, left)
                     topics_items.append(offset_fetch_request_topic)
                 message.topics = topics_items
             else:
@@ -314,9 +314,9 @@ class OffsetFetchRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "groups")
             n -= 1
-            room -= n
-            if n * 3 > end - position or room < 0:
-                fail_count(n, "groups", room)
+            left -= n
+            if n * 3 > end - position or left < 0:
+                fail_count(n, "groups", left)
             groups_items: list[OffsetFetchRequestGroup] = []
             for _ in range(n):
                 offset_fetch_request_group = OffsetFetchRequestGroup.__new__(OffsetFetchRequestGroup)
@@ -351,9 +351,9 @@ class OffsetFetchRequest(Message):
                     n, position = varint_tail(view, position, n)
                 if n:
                     n -= 1
-                    room -= n
-                    if n * 3 > end - position or room < 0:
-                        fail_count(n, "topics", room)
+                    left -= n
+                    if n * 3 > end - position or left < 0:
+                        fail_count(n, "topics", left)
                     topics_items_2: list[OffsetFetchRequestTopics] = []
                     for _ in range(n):
                         offset_fetch_request_topics = OffsetFetchRequestTopics.__new__(OffsetFetchRequestTopics)
@@ -377,15 +377,15 @@ class OffsetFetchRequest(Message):
                         if not 0 < n < 128:
                             n, position = length_tail(view, position, n, "partition_indexes")
                         n -= 1
-                        room -= n
-                        if n * 4 > end - position or room < 0:
-                            fail_count(n, "partition_indexes", room)
+                        left -= n
+                        if n * 4 > end - position or left < 0:
+                            fail_count(n, "partition_indexes", left)
                         offset_fetch_request_topics.partition_indexes = read_int32s(view, position, n)
                         position += n * 4
                         n = view[position]
                         position += 1
                         if n:
-                            position, room = skip_tags(view, position, n, room)
+                            position, left = skip_tags(view, position, n, left)
                         topics_items_2.append(offset_fetch_request_topics)
                     offset_fetch_request_group.topics = topics_items_2
                 else:
@@ -393,7 +393,7 @@ class OffsetFetchRequest(Message):
                 n = view[position]
                 position += 1
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 groups_items.append(offset_fetch_request_group)
             message.groups = groups_items
         else:
@@ -406,11 +406,11 @@ class OffsetFetchRequest(Message):
             n = view[position]
             position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.groups = []
@@ -425,9 +425,9 @@ class OffsetFetchRequest(Message):
         (n,) = _unpack_i(view, position)
         position += 4
         if n >= 0:
-            room -= n
-            if not 0 <= n * 6 <= end - position or room < 0:
-                fail_count(n, "topics", room)
+            left -= n
+            if not 0 <= n * 6 <= end - position or left < 0:
+                fail_count(n, "topics", left)
             topics_items: list[OffsetFetchRequestTopic] = []
             for _ in range(n):
                 offset_fetch_request_topic = OffsetFetchRequestTopic.__new__(OffsetFetchRequestTopic)
@@ -440,9 +440,9 @@ class OffsetFetchRequest(Message):
                 position = stop
                 (n,) = _unpack_i(view, position)
                 position += 4
-                room -= n
-                if not 0 <= n * 4 <= end - position or room < 0:
-                    fail_count(n, "partition_indexes", room)
+                left -= n
+                if not 0 <= n * 4 <= end - position or left < 0:
+                    fail_count(n, "partition_indexes", left)
                 offset_fetch_request_topic.partition_indexes = read_int32s(view, position, n)
                 position += n * 4
                 topics_items.append(offset_fetch_request_topic)
@@ -745,7 +745,7 @@ class OffsetFetchResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         (message.throttle_time_ms,) = _unpack_i(view, position)
@@ -756,9 +756,9 @@ class OffsetFetchResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "topics")
             n -= 1
-            room -= n
-            if n * 3 > end - position or room < 0:
-                fail_count(n, "topics", room)
+            left -= n
+            if n * 3 > end - position or left < 0:
+                fail_count(n, "topics", left)
             topics_items: list[OffsetFetchResponseTopic] = []
             for _ in range(n):
                 offset_fetch_response_topic = OffsetFetchResponseTopic.__new__(OffsetFetchResponseTopic)
@@ -774,9 +774,9 @@ class OffsetFetchResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "partitions")
                 n -= 1
-                room -= n
-                if n * 20 > end - position or room < 0:
-                    fail_count(n, "partitions", room)
+                left -= n
+                if n * 20 > end - position or left < 0:
+                    fail_count(n, "partitions", left)
                 partitions_items: list[OffsetFetchResponsePartition] = []
                 for _ in range(n):
                     offset_fetch_response_partition = OffsetFetchResponsePartition.__new__(OffsetFetchResponsePartition)
@@ -798,13 +798,13 @@ class OffsetFetchResponse(Message):
                     offset_fetch_response_partition.error_code, n = _unpack_hB(view, position)
                     position += 3
                     if n:
-                        position, room = skip_tags(view, position, n, room)
+                        position, left = skip_tags(view, position, n, left)
                     partitions_items.append(offset_fetch_response_partition)
                 offset_fetch_response_topic.partitions = partitions_items
                 n = view[position]
                 position += 1
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 topics_items.append(offset_fetch_response_topic)
             message.topics = topics_items
         else:
@@ -820,9 +820,9 @@ class OffsetFetchResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "groups")
             n -= 1
-            room -= n
-            if n * 5 > end - position or room < 0:
-                fail_count(n, "groups", room)
+            left -= n
+            if n * 5 > end - position or left < 0:
+                fail_count(n, "groups", left)
             groups_items: list[OffsetFetchResponseGroup] = []
             for _ in range(n):
                 offset_fetch_response_group = OffsetFetchResponseGroup.__new__(OffsetFetchResponseGroup)
@@ -838,9 +838,9 @@ class OffsetFetchResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "topics")
                 n -= 1
-                room -= n
-                if n * 3 > end - position or room < 0:
-                    fail_count(n, "topics", room)
+                left -= n
+                if n * 3 > end - position or left < 0:
+                    fail_count(n, "topics", left)
                 topics_items_2: list[OffsetFetchResponseTopics] = []
                 for _ in range(n):
                     offset_fetch_response_topics = OffsetFetchResponseTopics.__new__(OffsetFetchResponseTopics)
@@ -864,9 +864,9 @@ class OffsetFetchResponse(Message):
                     if not 0 < n < 128:
                         n, position = length_tail(view, position, n, "partitions")
                     n -= 1
-                    room -= n
-                    if n * 20 > end - position or room < 0:
-                        fail_count(n, "partitions", room)
+                    left -= n
+                    if n * 20 > end - position or left < 0:
+                        fail_count(n, "partitions", left)
                     partitions_items_2: list[OffsetFetchResponsePartitions] = []
                     for _ in range(n):
                         offset_fetch_response_partitions = OffsetFetchResponsePartitions.__new__(OffsetFetchResponsePartitions)
@@ -888,19 +888,19 @@ class OffsetFetchResponse(Message):
                         offset_fetch_response_partitions.error_code, n = _unpack_hB(view, position)
                         position += 3
                         if n:
-                            position, room = skip_tags(view, position, n, room)
+                            position, left = skip_tags(view, position, n, left)
                         partitions_items_2.append(offset_fetch_response_partitions)
                     offset_fetch_response_topics.partitions = partitions_items_2
                     n = view[position]
                     position += 1
                     if n:
-                        position, room = skip_tags(view, position, n, room)
+                        position, left = skip_tags(view, position, n, left)
                     topics_items_2.append(offset_fetch_response_topics)
                 offset_fetch_response_group.topics = topics_items_2
                 offset_fetch_response_group.error_code, n = _unpack_hB(view, position)
                 position += 3
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 groups_items.append(offset_fetch_response_group)
             message.groups = groups_items
         else:
@@ -908,11 +908,11 @@ class OffsetFetchResponse(Message):
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.groups = []
@@ -923,9 +923,9 @@ class OffsetFetchResponse(Message):
             message.throttle_time_ms = 0
             (n,) = _unpack_i(view, position)
             position += 4
-        room -= n
-        if not 0 <= n * 6 <= end - position or room < 0:
-            fail_count(n, "topics", room)
+        left -= n
+        if not 0 <= n * 6 <= end - position or left < 0:
+            fail_count(n, "topics", left)
         topics_items: list[OffsetFetchResponseTopic] = []
         for _ in range(n):
             offset_fetch_response_topic = OffsetFetchResponseTopic.__new__(OffsetFetchResponseTopic)
@@ -938,9 +938,9 @@ class OffsetFetchResponse(Message):
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
-            room -= n
-            if not 0 <= n * 16 <= end - position or room < 0:
-                fail_count(n, "partitions", room)
+            left -= n
+            if not 0 <= n * 16 <= end - position or left < 0:
+                fail_count(n, "partitions", left)
             partitions_items: list[OffsetFetchResponsePartition] = []
             for _ in range(n):
                 offset_fetch_response_partition = OffsetFetchResponsePartition.__new__(OffsetFetchResponsePartition)

@@ -154,7 +154,7 @@ class OffsetForLeaderEpochRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.replica_id, n = _unpack_iB(view, position)
@@ -162,9 +162,9 @@ class OffsetForLeaderEpochRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "topics")
         n -= 1
-        room -= n
-        if n * 3 > end - position or room < 0:
-            fail_count(n, "topics", room)
+        left -= n
+        if n * 3 > end - position or left < 0:
+            fail_count(n, "topics", left)
         topics_items: list[OffsetForLeaderTopic] = []
         for _ in range(n):
             offset_for_leader_topic = OffsetForLeaderTopic.__new__(OffsetForLeaderTopic)
@@ -180,9 +180,9 @@ class OffsetForLeaderEpochRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "partitions")
             n -= 1
-            room -= n
-            if n * 13 > end - position or room < 0:
-                fail_count(n, "partitions", room)
+            left -= n
+            if n * 13 > end - position or left < 0:
+                fail_count(n, "partitions", left)
             partitions_items: list[OffsetForLeaderPartition] = []
             for _ in range(n):
                 offset_for_leader_partition = OffsetForLeaderPartition.__new__(OffsetForLeaderPartition)
@@ -194,23 +194,23 @@ class OffsetForLeaderEpochRequest(Message):
                 ) = _unpack_iiiB(view, position)
                 position += 13
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 partitions_items.append(offset_for_leader_partition)
             offset_for_leader_topic.partitions = partitions_items
             n = view[position]
             position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             topics_items.append(offset_for_leader_topic)
         message.topics = topics_items
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         if version >= 3:
@@ -220,9 +220,9 @@ class OffsetForLeaderEpochRequest(Message):
             message.replica_id = -2
             (n,) = _unpack_i(view, position)
             position += 4
-        room -= n
-        if not 0 <= n * 6 <= end - position or room < 0:
-            fail_count(n, "topics", room)
+        left -= n
+        if not 0 <= n * 6 <= end - position or left < 0:
+            fail_count(n, "topics", left)
         topics_items: list[OffsetForLeaderTopic] = []
         for _ in range(n):
             offset_for_leader_topic = OffsetForLeaderTopic.__new__(OffsetForLeaderTopic)
@@ -235,9 +235,9 @@ class OffsetForLeaderEpochRequest(Message):
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
-            room -= n
-            if not 0 <= n * 12 <= end - position or room < 0:
-                fail_count(n, "partitions", room)
+            left -= n
+            if not 0 <= n * 12 <= end - position or left < 0:
+                fail_count(n, "partitions", left)
             partitions_items: list[OffsetForLeaderPartition] = []
             for _ in range(n):
                 offset_for_leader_partition = OffsetForLeaderPartition.__new__(OffsetForLeaderPartition)
@@ -361,7 +361,7 @@ class OffsetForLeaderEpochResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_iB(view, position)
@@ -369,9 +369,9 @@ class OffsetForLeaderEpochResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "topics")
         n -= 1
-        room -= n
-        if n * 3 > end - position or room < 0:
-            fail_count(n, "topics", room)
+        left -= n
+        if n * 3 > end - position or left < 0:
+            fail_count(n, "topics", left)
         topics_items: list[OffsetForLeaderTopicResult] = []
         for _ in range(n):
             offset_for_leader_topic_result = OffsetForLeaderTopicResult.__new__(OffsetForLeaderTopicResult)
@@ -387,9 +387,9 @@ class OffsetForLeaderEpochResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "partitions")
             n -= 1
-            room -= n
-            if n * 19 > end - position or room < 0:
-                fail_count(n, "partitions", room)
+            left -= n
+            if n * 19 > end - position or left < 0:
+                fail_count(n, "partitions", left)
             partitions_items: list[EpochEndOffset] = []
             for _ in range(n):
                 epoch_end_offset = EpochEndOffset.__new__(EpochEndOffset)
@@ -402,30 +402,30 @@ class OffsetForLeaderEpochResponse(Message):
                 ) = _unpack_hiiqB(view, position)
                 position += 19
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 partitions_items.append(epoch_end_offset)
             offset_for_leader_topic_result.partitions = partitions_items
             n = view[position]
             position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             topics_items.append(offset_for_leader_topic_result)
         message.topics = topics_items
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_ii(view, position)
         position += 8
-        room -= n
-        if not 0 <= n * 6 <= end - position or room < 0:
-            fail_count(n, "topics", room)
+        left -= n
+        if not 0 <= n * 6 <= end - position or left < 0:
+            fail_count(n, "topics", left)
         topics_items: list[OffsetForLeaderTopicResult] = []
         for _ in range(n):
             offset_for_leader_topic_result = OffsetForLeaderTopicResult.__new__(OffsetForLeaderTopicResult)
@@ -438,9 +438,9 @@ class OffsetForLeaderEpochResponse(Message):
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
-            room -= n
-            if not 0 <= n * 18 <= end - position or room < 0:
-                fail_count(n, "partitions", room)
+            left -= n
+            if not 0 <= n * 18 <= end - position or left < 0:
+                fail_count(n, "partitions", left)
             partitions_items: list[EpochEndOffset] = []
             for _ in range(n):
                 epoch_end_offset = EpochEndOffset.__new__(EpochEndOffset)

@@ -210,7 +210,7 @@ class ProduceRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -228,9 +228,9 @@ class ProduceRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "topic_data")
         n -= 1
-        room -= n
-        if n * 3 > end - position or room < 0:
-            fail_count(n, "topic_data", room)
+        left -= n
+        if n * 3 > end - position or left < 0:
+            fail_count(n, "topic_data", left)
         topic_data_items: list[TopicProduceData] = []
         for _ in range(n):
             topic_produce_data = TopicProduceData.__new__(TopicProduceData)
@@ -254,9 +254,9 @@ class ProduceRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "partition_data")
             n -= 1
-            room -= n
-            if n * 6 > end - position or room < 0:
-                fail_count(n, "partition_data", room)
+            left -= n
+            if n * 6 > end - position or left < 0:
+                fail_count(n, "partition_data", left)
             partition_data_items: list[PartitionProduceData] = []
             for _ in range(n):
                 partition_produce_data = PartitionProduceData.__new__(PartitionProduceData)
@@ -273,23 +273,23 @@ class ProduceRequest(Message):
                 n = view[position]
                 position += 1
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 partition_data_items.append(partition_produce_data)
             topic_produce_data.partition_data = partition_data_items
             n = view[position]
             position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             topic_data_items.append(topic_produce_data)
         message.topic_data = topic_data_items
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         (n,) = _unpack_h(view, position)
@@ -304,9 +304,9 @@ class ProduceRequest(Message):
             fail_null("transactional_id")
         message.acks, message.timeout_ms, n = _unpack_hii(view, position)
         position += 10
-        room -= n
-        if not 0 <= n * 6 <= end - position or room < 0:
-            fail_count(n, "topic_data", room)
+        left -= n
+        if not 0 <= n * 6 <= end - position or left < 0:
+            fail_count(n, "topic_data", left)
         topic_data_items: list[TopicProduceData] = []
         for _ in range(n):
             topic_produce_data = TopicProduceData.__new__(TopicProduceData)
@@ -320,9 +320,9 @@ class ProduceRequest(Message):
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
-            room -= n
-            if not 0 <= n * 8 <= end - position or room < 0:
-                fail_count(n, "partition_data", room)
+            left -= n
+            if not 0 <= n * 8 <= end - position or left < 0:
+                fail_count(n, "partition_data", left)
             partition_data_items: list[PartitionProduceData] = []
             for _ in range(n):
                 partition_produce_data = PartitionProduceData.__new__(PartitionProduceData)
@@ -647,7 +647,7 @@ class ProduceResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -655,9 +655,9 @@ class ProduceResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "responses")
         n -= 1
-        room -= n
-        if n * 3 > end - position or room < 0:
-            fail_count(n, "responses", room)
+        left -= n
+        if n * 3 > end - position or left < 0:
+            fail_count(n, "responses", left)
         responses_items: list[TopicProduceResponse] = []
         for _ in range(n):
             topic_produce_response = TopicProduceResponse.__new__(TopicProduceResponse)
@@ -681,9 +681,9 @@ class ProduceResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "partition_responses")
             n -= 1
-            room -= n
-            if n * 33 > end - position or room < 0:
-                fail_count(n, "partition_responses", room)
+            left -= n
+            if n * 33 > end - position or left < 0:
+                fail_count(n, "partition_responses", left)
             partition_responses_items: list[PartitionProduceResponse] = []
             for _ in range(n):
                 partition_produce_response = PartitionProduceResponse.__new__(PartitionProduceResponse)
@@ -699,9 +699,9 @@ class ProduceResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "record_errors")
                 n -= 1
-                room -= n
-                if n * 6 > end - position or room < 0:
-                    fail_count(n, "record_errors", room)
+                left -= n
+                if n * 6 > end - position or left < 0:
+                    fail_count(n, "record_errors", left)
                 record_errors_items: list[BatchIndexAndErrorMessage] = []
                 for _ in range(n):
                     batch_index_and_error_message = BatchIndexAndErrorMessage.__new__(BatchIndexAndErrorMessage)
@@ -718,7 +718,7 @@ class ProduceResponse(Message):
                     n = view[position]
                     position += 1
                     if n:
-                        position, room = skip_tags(view, position, n, room)
+                        position, left = skip_tags(view, position, n, left)
                     record_errors_items.append(batch_index_and_error_message)
                 partition_produce_response.record_errors = record_errors_items
                 n = view[position]
@@ -735,7 +735,7 @@ class ProduceResponse(Message):
                 position += 1
                 partition_produce_response.current_leader = None
                 if n:
-                    n, position, room = count_tags(view, position, n, room)
+                    n, position, left = count_tags(view, position, n, left)
                     for _ in range(n):
                         tag, position, tag_end = read_tag(view, position)
                         if tag == 0 and version >= 10:
@@ -747,7 +747,7 @@ class ProduceResponse(Message):
                             ) = _unpack_iiB(view, position)
                             position += 9
                             if n:
-                                position, room = skip_tags(view, position, n, room)
+                                position, left = skip_tags(view, position, n, left)
                             partition_produce_response.current_leader = leader_id_and_epoch
                         else:
                             position = tag_end
@@ -757,14 +757,14 @@ class ProduceResponse(Message):
             n = view[position]
             position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             responses_items.append(topic_produce_response)
         message.responses = responses_items
         message.throttle_time_ms, n = _unpack_iB(view, position)
         position += 5
         message.node_endpoints = []
         if n:
-            n, position, room = count_tags(view, position, n, room)
+            n, position, left = count_tags(view, position, n, left)
             for _ in range(n):
                 tag_2, position, tag_end_2 = read_tag(view, position)
                 if tag_2 == 0 and version >= 10:
@@ -773,9 +773,9 @@ class ProduceResponse(Message):
                     if not 0 < n < 128:
                         n, position = length_tail(view, position, n, "node_endpoints")
                     n -= 1
-                    room -= n
-                    if n * 11 > end - position or room < 0:
-                        fail_count(n, "node_endpoints", room)
+                    left -= n
+                    if n * 11 > end - position or left < 0:
+                        fail_count(n, "node_endpoints", left)
                     node_endpoints_items: list[NodeEndpoint] = []
                     for _ in range(n):
                         node_endpoint = NodeEndpoint.__new__(NodeEndpoint)
@@ -799,7 +799,7 @@ class ProduceResponse(Message):
                         n = view[position]
                         position += 1
                         if n:
-                            position, room = skip_tags(view, position, n, room)
+                            position, left = skip_tags(view, position, n, left)
                         node_endpoints_items.append(node_endpoint)
                     message.node_endpoints = node_endpoints_items
                 else:
@@ -808,15 +808,15 @@ class ProduceResponse(Message):
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.node_endpoints = []
         (n,) = _unpack_i(view, position)
         position += 4
-        room -= n
-        if not 0 <= n * 6 <= end - position or room < 0:
-            fail_count(n, "responses", room)
+        left -= n
+        if not 0 <= n * 6 <= end - position or left < 0:
+            fail_count(n, "responses", left)
         responses_items: list[TopicProduceResponse] = []
         for _ in range(n):
             topic_produce_response = TopicProduceResponse.__new__(TopicProduceResponse)
@@ -830,9 +830,9 @@ class ProduceResponse(Message):
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
-            room -= n
-            if not 0 <= n * 22 <= end - position or room < 0:
-                fail_count(n, "partition_responses", room)
+            left -= n
+            if not 0 <= n * 22 <= end - position or left < 0:
+                fail_count(n, "partition_responses", left)
             partition_responses_items: list[PartitionProduceResponse] = []
             for _ in range(n):
                 partition_produce_response = PartitionProduceResponse.__new__(PartitionProduceResponse)
@@ -858,9 +858,9 @@ class ProduceResponse(Message):
                 if version == 8:
                     (n,) = _unpack_i(view, position)
                     position += 4
-                    room -= n
-                    if not 0 <= n * 6 <= end - position or room < 0:
-                        fail_count(n, "record_errors", room)
+                    left -= n
+                    if not 0 <= n * 6 <= end - position or left < 0:
+                        fail_count(n, "record_errors", left)
                     record_errors_items: list[BatchIndexAndErrorMessage] = []
                     for _ in range(n):
                         batch_index_and_error_message = BatchIndexAndErrorMessage.__new__(BatchIndexAndErrorMessage)

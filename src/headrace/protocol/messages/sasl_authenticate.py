@@ -69,7 +69,7 @@ class SaslAuthenticateRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         n = view[position]
         position += 1
@@ -81,11 +81,11 @@ class SaslAuthenticateRequest(Message):
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         (n,) = _unpack_i(view, position)
         position += 4
@@ -163,7 +163,7 @@ class SaslAuthenticateResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         message.error_code, n = _unpack_hB(view, position)
         position += 3
@@ -185,11 +185,11 @@ class SaslAuthenticateResponse(Message):
         message.session_lifetime_ms, n = _unpack_qB(view, position)
         position += 9
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         message.error_code, n = _unpack_hh(view, position)
         position += 4

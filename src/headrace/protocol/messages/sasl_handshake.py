@@ -52,7 +52,7 @@ class SaslHandshakeRequest(Message):
         return out
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         (n,) = _unpack_h(view, position)
         position += 2
@@ -90,14 +90,14 @@ class SaslHandshakeResponse(Message):
         return out
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.error_code, n = _unpack_hi(view, position)
         position += 6
-        room -= n
-        if not 0 <= n * 2 <= end - position or room < 0:
-            fail_count(n, "mechanisms", room)
+        left -= n
+        if not 0 <= n * 2 <= end - position or left < 0:
+            fail_count(n, "mechanisms", left)
         mechanisms_items: list[str] = []
         for _ in range(n):
             (n,) = _unpack_h(view, position)

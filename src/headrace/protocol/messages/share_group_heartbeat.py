@@ -123,7 +123,7 @@ class ShareGroupHeartbeatRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -156,9 +156,9 @@ class ShareGroupHeartbeatRequest(Message):
             n, position = varint_tail(view, position, n)
         if n:
             n -= 1
-            room -= n
-            if n > end - position or room < 0:
-                fail_count(n, "subscribed_topic_names", room)
+            left -= n
+            if n > end - position or left < 0:
+                fail_count(n, "subscribed_topic_names", left)
             subscribed_topic_names_items: list[str] = []
             for _ in range(n):
                 n = view[position]
@@ -174,7 +174,7 @@ class ShareGroupHeartbeatRequest(Message):
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
 
@@ -291,7 +291,7 @@ class ShareGroupHeartbeatResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, message.error_code, n = _unpack_ihB(view, position)
@@ -325,9 +325,9 @@ class ShareGroupHeartbeatResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "topic_partitions")
             n -= 1
-            room -= n
-            if n * 18 > end - position or room < 0:
-                fail_count(n, "topic_partitions", room)
+            left -= n
+            if n * 18 > end - position or left < 0:
+                fail_count(n, "topic_partitions", left)
             topic_partitions_items: list[TopicPartitions] = []
             for _ in range(n):
                 topic_partitions = TopicPartitions.__new__(TopicPartitions)
@@ -336,24 +336,24 @@ class ShareGroupHeartbeatResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "partitions")
                 n -= 1
-                room -= n
-                if n * 4 > end - position or room < 0:
-                    fail_count(n, "partitions", room)
+                left -= n
+                if n * 4 > end - position or left < 0:
+                    fail_count(n, "partitions", left)
                 topic_partitions.partitions = read_int32s(view, position, n)
                 position += n * 4
                 n = view[position]
                 position += 1
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 topic_partitions_items.append(topic_partitions)
             assignment.topic_partitions = topic_partitions_items
             n = view[position]
             position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             message.assignment = assignment
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position

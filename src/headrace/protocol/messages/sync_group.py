@@ -202,7 +202,7 @@ class SyncGroupRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -260,9 +260,9 @@ class SyncGroupRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "assignments")
         n -= 1
-        room -= n
-        if n * 3 > end - position or room < 0:
-            fail_count(n, "assignments", room)
+        left -= n
+        if n * 3 > end - position or left < 0:
+            fail_count(n, "assignments", left)
         assignments_items: list[SyncGroupRequestAssignment] = []
         for _ in range(n):
             sync_group_request_assignment = SyncGroupRequestAssignment.__new__(SyncGroupRequestAssignment)
@@ -283,17 +283,17 @@ class SyncGroupRequest(Message):
             n = view[position]
             position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             assignments_items.append(sync_group_request_assignment)
         message.assignments = assignments_items
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.protocol_type = None
@@ -327,9 +327,9 @@ class SyncGroupRequest(Message):
             message.group_instance_id = None
         (n,) = _unpack_i(view, position)
         position += 4
-        room -= n
-        if not 0 <= n * 6 <= end - position or room < 0:
-            fail_count(n, "assignments", room)
+        left -= n
+        if not 0 <= n * 6 <= end - position or left < 0:
+            fail_count(n, "assignments", left)
         assignments_items: list[SyncGroupRequestAssignment] = []
         for _ in range(n):
             sync_group_request_assignment = SyncGroupRequestAssignment.__new__(SyncGroupRequestAssignment)
@@ -427,7 +427,7 @@ class SyncGroupResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         message.throttle_time_ms, message.error_code = _unpack_ih(view, position)
         position += 6
@@ -467,11 +467,11 @@ class SyncGroupResponse(Message):
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         message.protocol_type = None
         message.protocol_name = None

@@ -73,7 +73,7 @@ class TransactionLogKey(Message):
         return out
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         (n,) = _unpack_h(view, position)
         position += 2
@@ -242,7 +242,7 @@ class TransactionLogValue(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         (
@@ -257,9 +257,9 @@ class TransactionLogValue(Message):
             n, position = varint_tail(view, position, n)
         if n:
             n -= 1
-            room -= n
-            if n * 3 > end - position or room < 0:
-                fail_count(n, "transaction_partitions", room)
+            left -= n
+            if n * 3 > end - position or left < 0:
+                fail_count(n, "transaction_partitions", left)
             transaction_partitions_items: list[PartitionsSchema] = []
             for _ in range(n):
                 partitions_schema = PartitionsSchema.__new__(PartitionsSchema)
@@ -275,15 +275,15 @@ class TransactionLogValue(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "partition_ids")
                 n -= 1
-                room -= n
-                if n * 4 > end - position or room < 0:
-                    fail_count(n, "partition_ids", room)
+                left -= n
+                if n * 4 > end - position or left < 0:
+                    fail_count(n, "partition_ids", left)
                 partitions_schema.partition_ids = read_int32s(view, position, n)
                 position += n * 4
                 n = view[position]
                 position += 1
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 transaction_partitions_items.append(partitions_schema)
             message.transaction_partitions = transaction_partitions_items
         else:
@@ -299,7 +299,7 @@ class TransactionLogValue(Message):
         message.client_transaction_version = 0
         message.next_producer_epoch = -1
         if n:
-            n, position, room = count_tags(view, position, n, room)
+            n, position, left = count_tags(view, position, n, left)
             for _ in range(n):
                 tag, position, tag_end = read_tag(view, position)
                 if tag == 0:
@@ -320,7 +320,7 @@ class TransactionLogValue(Message):
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.previous_producer_id = -1
@@ -336,9 +336,9 @@ class TransactionLogValue(Message):
         ) = _unpack_qhibi(view, position)
         position += 19
         if n >= 0:
-            room -= n
-            if not 0 <= n * 6 <= end - position or room < 0:
-                fail_count(n, "transaction_partitions", room)
+            left -= n
+            if not 0 <= n * 6 <= end - position or left < 0:
+                fail_count(n, "transaction_partitions", left)
             transaction_partitions_items: list[PartitionsSchema] = []
             for _ in range(n):
                 partitions_schema = PartitionsSchema.__new__(PartitionsSchema)
@@ -351,9 +351,9 @@ class TransactionLogValue(Message):
                 position = stop
                 (n,) = _unpack_i(view, position)
                 position += 4
-                room -= n
-                if not 0 <= n * 4 <= end - position or room < 0:
-                    fail_count(n, "partition_ids", room)
+                left -= n
+                if not 0 <= n * 4 <= end - position or left < 0:
+                    fail_count(n, "partition_ids", left)
                 partitions_schema.partition_ids = read_int32s(view, position, n)
                 position += n * 4
                 transaction_partitions_items.append(partitions_schema)

@@ -260,7 +260,7 @@ class TxnOffsetCommitRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -304,9 +304,9 @@ class TxnOffsetCommitRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "topics")
         n -= 1
-        room -= n
-        if n * 3 > end - position or room < 0:
-            fail_count(n, "topics", room)
+        left -= n
+        if n * 3 > end - position or left < 0:
+            fail_count(n, "topics", left)
         topics_items: list[TxnOffsetCommitRequestTopic] = []
         for _ in range(n):
             txn_offset_commit_request_topic = TxnOffsetCommitRequestTopic.__new__(TxnOffsetCommitRequestTopic)
@@ -322,9 +322,9 @@ class TxnOffsetCommitRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "partitions")
             n -= 1
-            room -= n
-            if n * 18 > end - position or room < 0:
-                fail_count(n, "partitions", room)
+            left -= n
+            if n * 18 > end - position or left < 0:
+                fail_count(n, "partitions", left)
             partitions_items: list[TxnOffsetCommitRequestPartition] = []
             for _ in range(n):
                 txn_offset_commit_request_partition = TxnOffsetCommitRequestPartition.__new__(TxnOffsetCommitRequestPartition)
@@ -346,23 +346,23 @@ class TxnOffsetCommitRequest(Message):
                 n = view[position]
                 position += 1
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 partitions_items.append(txn_offset_commit_request_partition)
             txn_offset_commit_request_topic.partitions = partitions_items
             n = view[position]
             position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             topics_items.append(txn_offset_commit_request_topic)
         message.topics = topics_items
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.generation_id = -1
@@ -384,9 +384,9 @@ class TxnOffsetCommitRequest(Message):
         position = stop
         message.producer_id, message.producer_epoch, n = _unpack_qhi(view, position)
         position += 14
-        room -= n
-        if not 0 <= n * 6 <= end - position or room < 0:
-            fail_count(n, "topics", room)
+        left -= n
+        if not 0 <= n * 6 <= end - position or left < 0:
+            fail_count(n, "topics", left)
         topics_items: list[TxnOffsetCommitRequestTopic] = []
         for _ in range(n):
             txn_offset_commit_request_topic = TxnOffsetCommitRequestTopic.__new__(TxnOffsetCommitRequestTopic)
@@ -399,9 +399,9 @@ class TxnOffsetCommitRequest(Message):
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
-            room -= n
-            if not 0 <= n * 14 <= end - position or room < 0:
-                fail_count(n, "partitions", room)
+            left -= n
+            if not 0 <= n * 14 <= end - position or left < 0:
+                fail_count(n, "partitions", left)
             partitions_items: list[TxnOffsetCommitRequestPartition] = []
             for _ in range(n):
                 txn_offset_commit_request_partition = TxnOffsetCommitRequestPartition.__new__(TxnOffsetCommitRequestPartition)
@@ -533,7 +533,7 @@ class TxnOffsetCommitResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_iB(view, position)
@@ -541,9 +541,9 @@ class TxnOffsetCommitResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "topics")
         n -= 1
-        room -= n
-        if n * 3 > end - position or room < 0:
-            fail_count(n, "topics", room)
+        left -= n
+        if n * 3 > end - position or left < 0:
+            fail_count(n, "topics", left)
         topics_items: list[TxnOffsetCommitResponseTopic] = []
         for _ in range(n):
             txn_offset_commit_response_topic = TxnOffsetCommitResponseTopic.__new__(TxnOffsetCommitResponseTopic)
@@ -559,9 +559,9 @@ class TxnOffsetCommitResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "partitions")
             n -= 1
-            room -= n
-            if n * 7 > end - position or room < 0:
-                fail_count(n, "partitions", room)
+            left -= n
+            if n * 7 > end - position or left < 0:
+                fail_count(n, "partitions", left)
             partitions_items: list[TxnOffsetCommitResponsePartition] = []
             for _ in range(n):
                 txn_offset_commit_response_partition = TxnOffsetCommitResponsePartition.__new__(TxnOffsetCommitResponsePartition)
@@ -572,30 +572,30 @@ class TxnOffsetCommitResponse(Message):
                 ) = _unpack_ihB(view, position)
                 position += 7
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 partitions_items.append(txn_offset_commit_response_partition)
             txn_offset_commit_response_topic.partitions = partitions_items
             n = view[position]
             position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             topics_items.append(txn_offset_commit_response_topic)
         message.topics = topics_items
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_ii(view, position)
         position += 8
-        room -= n
-        if not 0 <= n * 6 <= end - position or room < 0:
-            fail_count(n, "topics", room)
+        left -= n
+        if not 0 <= n * 6 <= end - position or left < 0:
+            fail_count(n, "topics", left)
         topics_items: list[TxnOffsetCommitResponseTopic] = []
         for _ in range(n):
             txn_offset_commit_response_topic = TxnOffsetCommitResponseTopic.__new__(TxnOffsetCommitResponseTopic)
@@ -608,9 +608,9 @@ class TxnOffsetCommitResponse(Message):
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
-            room -= n
-            if not 0 <= n * 6 <= end - position or room < 0:
-                fail_count(n, "partitions", room)
+            left -= n
+            if not 0 <= n * 6 <= end - position or left < 0:
+                fail_count(n, "partitions", left)
             partitions_items: list[TxnOffsetCommitResponsePartition] = []
             for _ in range(n):
                 txn_offset_commit_response_partition = TxnOffsetCommitResponsePartition.__new__(TxnOffsetCommitResponsePartition)

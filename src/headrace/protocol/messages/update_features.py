@@ -125,7 +125,7 @@ class UpdateFeaturesRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.timeout_ms, n = _unpack_iB(view, position)
@@ -133,9 +133,9 @@ class UpdateFeaturesRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "feature_updates")
         n -= 1
-        room -= n
-        if n * 5 > end - position or room < 0:
-            fail_count(n, "feature_updates", room)
+        left -= n
+        if n * 5 > end - position or left < 0:
+            fail_count(n, "feature_updates", left)
         feature_updates_items: list[FeatureUpdateKey] = []
         for _ in range(n):
             feature_update_key = FeatureUpdateKey.__new__(FeatureUpdateKey)
@@ -163,7 +163,7 @@ class UpdateFeaturesRequest(Message):
                 ) = _unpack_hoB(view, position)
                 position += 4
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             feature_updates_items.append(feature_update_key)
         message.feature_updates = feature_updates_items
         if version >= 1:
@@ -174,7 +174,7 @@ class UpdateFeaturesRequest(Message):
             n = view[position]
             position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
 
@@ -271,7 +271,7 @@ class UpdateFeaturesResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, message.error_code, n = _unpack_ihB(view, position)
@@ -290,9 +290,9 @@ class UpdateFeaturesResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "results")
             n -= 1
-            room -= n
-            if n * 5 > end - position or room < 0:
-                fail_count(n, "results", room)
+            left -= n
+            if n * 5 > end - position or left < 0:
+                fail_count(n, "results", left)
             results_items: list[UpdatableFeatureResult] = []
             for _ in range(n):
                 updatable_feature_result = UpdatableFeatureResult.__new__(UpdatableFeatureResult)
@@ -316,7 +316,7 @@ class UpdateFeaturesResponse(Message):
                 n = view[position]
                 position += 1
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 results_items.append(updatable_feature_result)
             message.results = results_items
         else:
@@ -324,5 +324,5 @@ class UpdateFeaturesResponse(Message):
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position

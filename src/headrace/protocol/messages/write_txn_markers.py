@@ -149,7 +149,7 @@ class WriteTxnMarkersRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -157,9 +157,9 @@ class WriteTxnMarkersRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "markers")
         n -= 1
-        room -= n
-        if n * 17 > end - position or room < 0:
-            fail_count(n, "markers", room)
+        left -= n
+        if n * 17 > end - position or left < 0:
+            fail_count(n, "markers", left)
         markers_items: list[WritableTxnMarker] = []
         for _ in range(n):
             writable_txn_marker = WritableTxnMarker.__new__(WritableTxnMarker)
@@ -173,9 +173,9 @@ class WriteTxnMarkersRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "topics")
             n -= 1
-            room -= n
-            if n * 3 > end - position or room < 0:
-                fail_count(n, "topics", room)
+            left -= n
+            if n * 3 > end - position or left < 0:
+                fail_count(n, "topics", left)
             topics_items: list[WritableTxnMarkerTopic] = []
             for _ in range(n):
                 writable_txn_marker_topic = WritableTxnMarkerTopic.__new__(WritableTxnMarkerTopic)
@@ -191,15 +191,15 @@ class WriteTxnMarkersRequest(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "partition_indexes")
                 n -= 1
-                room -= n
-                if n * 4 > end - position or room < 0:
-                    fail_count(n, "partition_indexes", room)
+                left -= n
+                if n * 4 > end - position or left < 0:
+                    fail_count(n, "partition_indexes", left)
                 writable_txn_marker_topic.partition_indexes = read_int32s(view, position, n)
                 position += n * 4
                 n = view[position]
                 position += 1
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 topics_items.append(writable_txn_marker_topic)
             writable_txn_marker.topics = topics_items
             if version >= 2:
@@ -214,13 +214,13 @@ class WriteTxnMarkersRequest(Message):
                 writable_txn_marker.coordinator_epoch, n = _unpack_iB(view, position)
                 position += 5
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             markers_items.append(writable_txn_marker)
         message.markers = markers_items
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position
 
 
@@ -325,7 +325,7 @@ class WriteTxnMarkersResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, left: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -333,9 +333,9 @@ class WriteTxnMarkersResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "markers")
         n -= 1
-        room -= n
-        if n * 10 > end - position or room < 0:
-            fail_count(n, "markers", room)
+        left -= n
+        if n * 10 > end - position or left < 0:
+            fail_count(n, "markers", left)
         markers_items: list[WritableTxnMarkerResult] = []
         for _ in range(n):
             writable_txn_marker_result = WritableTxnMarkerResult.__new__(WritableTxnMarkerResult)
@@ -344,9 +344,9 @@ class WriteTxnMarkersResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "topics")
             n -= 1
-            room -= n
-            if n * 3 > end - position or room < 0:
-                fail_count(n, "topics", room)
+            left -= n
+            if n * 3 > end - position or left < 0:
+                fail_count(n, "topics", left)
             topics_items: list[WritableTxnMarkerTopicResult] = []
             for _ in range(n):
                 writable_txn_marker_topic_result = WritableTxnMarkerTopicResult.__new__(WritableTxnMarkerTopicResult)
@@ -362,9 +362,9 @@ class WriteTxnMarkersResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "partitions")
                 n -= 1
-                room -= n
-                if n * 7 > end - position or room < 0:
-                    fail_count(n, "partitions", room)
+                left -= n
+                if n * 7 > end - position or left < 0:
+                    fail_count(n, "partitions", left)
                 partitions_items: list[WritableTxnMarkerPartitionResult] = []
                 for _ in range(n):
                     writable_txn_marker_partition_result = WritableTxnMarkerPartitionResult.__new__(WritableTxnMarkerPartitionResult)
@@ -375,23 +375,23 @@ class WriteTxnMarkersResponse(Message):
                     ) = _unpack_ihB(view, position)
                     position += 7
                     if n:
-                        position, room = skip_tags(view, position, n, room)
+                        position, left = skip_tags(view, position, n, left)
                     partitions_items.append(writable_txn_marker_partition_result)
                 writable_txn_marker_topic_result.partitions = partitions_items
                 n = view[position]
                 position += 1
                 if n:
-                    position, room = skip_tags(view, position, n, room)
+                    position, left = skip_tags(view, position, n, left)
                 topics_items.append(writable_txn_marker_topic_result)
             writable_txn_marker_result.topics = topics_items
             n = view[position]
             position += 1
             if n:
-                position, room = skip_tags(view, position, n, room)
+                position, left = skip_tags(view, position, n, left)
             markers_items.append(writable_txn_marker_result)
         message.markers = markers_items
         n = view[position]
         position += 1
         if n:
-            position, room = skip_tags(view, position, n, room)
+            position, left = skip_tags(view, position, n, left)
         return message, position

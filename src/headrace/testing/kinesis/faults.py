@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from headrace.testing import ordering
+from headrace.testing import fault_list
 from headrace.testing.kinesis.calls import Call
 from headrace.testing.kinesis.errors import THROTTLED, AwsError
 from headrace.testing.kinesis.stream import ACCOUNT
@@ -132,10 +132,10 @@ def fail_records(*indexes: int, kind: str = THROTTLED) -> Action:
     return act
 
 
-Fault = ordering.Fault[Exchange, Reply]
+Fault = fault_list.Fault[Exchange, Reply]
 
 
-class Faults(ordering.Orders[Exchange, Reply]):
+class Faults(fault_list.FaultList[Exchange, Reply]):
     """The faults of one service."""
 
     def on(

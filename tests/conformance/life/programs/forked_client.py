@@ -81,7 +81,7 @@ def consumer_of(target: Any) -> Subject:
     def check() -> None:
         with headrace.Admin(target) as admin:
             members = admin.describe_group(TOPIC).members
-        assert len(members) == 1, "nobody has left the group"
+        assert len(members) == 1, "no member has left the group"
 
     subject.check = check
     return subject
@@ -137,7 +137,7 @@ def subject_of(name: str, address: str, directory: str) -> Iterator[Subject]:
         subject.close = close
     yield subject
     if data is not None:
-        headrace.Broker(data=data).close()  # nobody in a child claims the directory
+        headrace.Broker(data=data).close()  # no object of a child claims the directory
 
 
 def in_child(subject: Subject) -> None:
@@ -147,7 +147,7 @@ def in_child(subject: Subject) -> None:
             use()
         except ClosedError as error:
             text = str(error)
-            helps = "before a fork" in text and "make a new one in each process" in text
+            helps = "before a fork" in text and "create a new one in each process" in text
             print(f"child {name}: {'refused' if helps else text}", flush=True)
         except Exception as error:  # noqa: BLE001 - the test reads what it was
             print(f"child {name}: {error!r}", flush=True)

@@ -25,7 +25,7 @@ ADDRESS, WHERE, WHAT, ROUNDS, SEED = sys.argv[1:]
 TOPIC = f"interrupted-{os.getpid()}"
 HERE = TopicPartition(TOPIC, 0)
 PROMPT_S = 5.0
-"""How soon a call ends after it was interrupted, on a machine that is busy."""
+"""The seconds in which a call ends after an interruption, on a busy machine."""
 rng = random.Random(int(SEED))
 
 

@@ -286,7 +286,7 @@ def test_the_error_for_unreadable_positions_contains_the_reason() -> None:
         with (
             broker.faults.on(ApiKey.FETCH, error("KAFKA_STORAGE_ERROR")),
             pytest.raises(
-                TransportError, match=r"read up to offset 0 of .* 1 s.*last error: .*make space"
+                TransportError, match=r"read up to offset 0 of .* 1 s.*last error: .*free space"
             ),
         ):
             await positions.open()

@@ -156,7 +156,7 @@ def test_the_command_takes_a_class_of_a_module(modules, broker) -> None:
         ([], 2, "did you mean 'sticky'"),
         (["--partitioner", "roundrobin"], 2, "did you mean 'round_robin'"),
         (["--partitioner", "routing:Modulus"], 2, "routing has no 'Modulus'"),
-        (["--partitioner", "routing:NOTHING"], 2, "7 is no partitioner"),
+        (["--partitioner", "routing:NOTHING"], 2, "7 is not a partitioner"),
         (["--partitioner", "nowhere:Modulo"], 2, "there is no module 'nowhere'"),
         (["--partitioner", "torn:Modulo"], 2, "nothing_of_that_name"),
         (["--partitioner", ":Modulo"], 2, "cannot be imported"),

@@ -57,7 +57,7 @@ def test_topics_come_grow_and_go(admin) -> None:
     assert admin.topics() == ["t"]
 
 
-def test_what_a_broker_refuses_is_raised_with_its_code(admin) -> None:
+def test_a_refusal_is_raised_with_its_error_code(admin) -> None:
     admin.create_topic("t", 2)
     with pytest.raises(ApiError) as failure:
         admin.create_topic("t")
@@ -89,7 +89,7 @@ def test_configs_are_set_and_taken_back(admin) -> None:
     assert code_of(failure) == ErrorCode.INVALID_CONFIG
 
 
-def test_what_clients_need_to_know_is_kept_with_the_topic(admin) -> None:
+def test_a_topic_stores_its_serdes_and_its_partitioner(admin) -> None:
     admin.create_topic("t", partitioner="sticky", serde="json", key_serde="str")
     configs = admin.configs("t")
     assert configs["headrace.serde"].value == "json"
@@ -120,7 +120,7 @@ def test_offsets_of_a_group_are_moved(admin, world) -> None:
     assert admin.reset_offsets("g", topics=["t"], to=start_ms + 5) == {T0: 1, T1: 0}
     assert admin.reset_offsets("g", topics=["t"], to=start_ms + 1000) == {T0: 3, T1: 0}
     for wrong in ({}, {"offsets": {T0: 1}, "to": "latest"}, {"topics": ["t"]}):
-        with pytest.raises(ConfigError, match="by one of offsets, to, offset, and shift"):
+        with pytest.raises(ConfigError, match="by exactly one of offsets, to, offset and shift"):
             admin.reset_offsets("g", **wrong)
     with pytest.raises(ConfigError, match="'earliest' or 'latest' or a whole number"):
         admin.reset_offsets("g", topics=["t"], to="tomorrow")

@@ -181,11 +181,11 @@ def test_a_coordinator_that_moved_is_looked_for() -> None:
     assert driver.run(describe_transaction(known_state(LAYOUT), "x")).state == "Empty"
     assert len(driver.requests(FindCoordinatorRequest)) == 2
     driver = scripted(DescribeTransactionsRequest=DescribeTransactionsResponse())
-    with pytest.raises(ProtocolError, match="left transactional id 'x' out"):
+    with pytest.raises(ProtocolError, match="no result for transactional id 'x'"):
         driver.run(describe_transaction(known_state(LAYOUT), "x"))
 
 
-def test_what_hangs() -> None:
+def test_hanging_transactions_are_found() -> None:
     def wire(producer_id: int, start: int, last_ms: int) -> WireProducer:
         return WireProducer(
             producer_id=producer_id, last_timestamp=last_ms, current_txn_start_offset=start

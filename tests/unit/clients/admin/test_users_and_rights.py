@@ -48,7 +48,7 @@ def test_users_come_change_and_go(admin: headrace.Admin) -> None:
     assert admin.list_users() == ["bob"]
 
 
-def test_who_is_not_there_is_an_error(admin: headrace.Admin) -> None:
+def test_a_missing_user_is_an_error(admin: headrace.Admin) -> None:
     with pytest.raises(ApiError, match="user 'alice'") as raised:
         admin.describe_users(["alice"])
     assert raised.value.code is ErrorCode.RESOURCE_NOT_FOUND
@@ -82,7 +82,7 @@ def test_a_refused_right_says_which_one_it_is(admin: headrace.Admin) -> None:
     assert admin.describe_acls() == [WRITE]
 
 
-def test_without_an_authorizer_there_are_no_rights() -> None:
+def test_acl_calls_fail_without_an_authorizer() -> None:
     with headrace.Broker() as broker, headrace.Admin(broker) as admin:
         for ask in (
             admin.describe_acls,

@@ -35,7 +35,7 @@ def committed(world: ConsumerSimulation) -> int | None:
     return world.consumer(group="g").committed(T0)[T0]
 
 
-def test_what_the_last_poll_returned_is_not_committed_before_the_program_comes_back() -> None:
+def test_records_of_the_last_poll_are_not_committed_before_the_next_poll() -> None:
     world, reader = make_reader(auto_commit_interval_ms=1_000)
     reader.subscribe(["t"])
     assert len(reader.poll(1000)) == 5
@@ -146,7 +146,7 @@ def test_an_asynchronous_commit_reports_its_outcome_in_a_later_call() -> None:
     assert committed(world) == 5
 
 
-def test_only_what_is_read_can_be_committed() -> None:
+def test_offsets_of_partitions_that_are_not_read_cannot_be_committed() -> None:
     _, reader = make_reader()
     reader.assign([T0])
     with pytest.raises(NotAssignedError, match="t-1 is not assigned to this consumer"):

@@ -49,7 +49,7 @@ def values(consumer: headrace.Consumer, count: int) -> list[int]:
 # What is committed
 
 
-def test_without_partitions_it_is_asked_for_all_that_are_read(target: Any) -> None:
+def test_committed_without_arguments_covers_all_partitions_that_are_read(target: Any) -> None:
     with headrace.Consumer(target, group="g", **OPTIONS) as consumer:
         with pytest.raises(NoSubscriptionError):
             consumer.committed()
@@ -60,13 +60,13 @@ def test_without_partitions_it_is_asked_for_all_that_are_read(target: Any) -> No
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_in_a_group_it_waits_for_the_assignment(target: Any, protocol: str) -> None:
+def test_committed_waits_for_the_assignment_of_the_group(target: Any, protocol: str) -> None:
     with headrace.Consumer(target, group="g", group_protocol=protocol, **OPTIONS) as consumer:
         consumer.subscribe(["t"])
         assert consumer.committed() == {ZERO: None, ONE: None}
 
 
-def test_it_covers_what_was_read_and_is_read_no_more(target: Any) -> None:
+def test_committed_covers_partitions_that_were_read_before(target: Any) -> None:
     with headrace.Consumer(target, group="g", **OPTIONS) as consumer:
         consumer.assign([ZERO])
         values(consumer, 5)
@@ -80,7 +80,7 @@ def test_it_covers_what_was_read_and_is_read_no_more(target: Any) -> None:
         assert offsets(consumer.committed()) == {ONE: None}
 
 
-def test_it_does_not_cover_what_others_read(target: Any) -> None:
+def test_committed_does_not_cover_partitions_of_other_members(target: Any) -> None:
     with (
         headrace.Consumer(target, group="g", **OPTIONS) as first,
         headrace.Consumer(target, group="g", **OPTIONS) as second,
@@ -106,7 +106,7 @@ def test_a_topic_that_was_deleted_meanwhile_is_no_error(target: Any) -> None:
 
 
 @pytest.mark.parametrize("ask", ["assignment", "committed"])
-def test_what_is_not_known_in_time_is_an_error(ask: str) -> None:
+def test_committed_fails_if_no_broker_answers_in_time(ask: str) -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # and does not listen
         address = f"127.0.0.1:{nobody.getsockname()[1]}"
@@ -152,7 +152,7 @@ def test_going_back_in_some_partitions_leaves_the_others(target: Any) -> None:
             consumer.seek_to_committed([headrace.TopicPartition("t", 7)])
 
 
-def test_where_nothing_is_committed_the_policy_decides(target: Any) -> None:
+def test_seek_to_committed_uses_auto_offset_reset_without_a_committed_offset(target: Any) -> None:
     later = {**OPTIONS, "auto_offset_reset": "latest"}
     with headrace.Consumer(target, group="g", **later) as consumer:
         consumer.assign({ZERO: 0})
@@ -180,7 +180,7 @@ def test_going_back_is_refused_where_there_is_nothing_to_go_back_to(target: Any)
             groupless.seek_to_committed()
 
 
-def test_after_an_aborted_transaction_the_same_records_come_again(target: Any) -> None:
+def test_seek_to_committed_repeats_the_records_of_an_aborted_transaction(target: Any) -> None:
     options = {**OPTIONS, "isolation_level": "read_committed"}
     with (
         headrace.Producer(target, transactional_id="tx") as producer,

@@ -48,7 +48,7 @@ def test_a_producer_finds_partitions_that_were_added_since_it_asked(broker) -> N
         assert producer.send("t", b"x", partition=2).result().partition == 2
         add_partition(broker, 4)
         assert producer.send("t", b"x", partition=3).result().partition == 3
-        with pytest.raises(ApiError, match="none numbered 4"):
+        with pytest.raises(ApiError, match="no partition 4"):
             producer.send("t", b"x", partition=4)
 
 

@@ -354,7 +354,7 @@ def test_a_pattern_takes_topics_that_appear_later_but_not_what_is_excluded() -> 
 
 
 @pytest.mark.parametrize("assignor", ["range", "equal", SERVER_SIDE])
-def test_another_subscription_takes_the_place_of_the_first(assignor: str) -> None:
+def test_a_second_subscription_replaces_the_first(assignor: str) -> None:
     world = make_world(partitions=2)
     world.broker.create_topic("u", partitions=2)
     listener = Listener()

@@ -102,7 +102,7 @@ def test_offsets_that_are_all_out_of_range_are_asked_for_after_pauses(
         assert cluster.count(FetchRequest) == 2, "the first may be a mistake of ours"
 
 
-def test_nothing_is_remembered_of_topics_that_were_not_asked_for() -> None:
+def test_metadata_of_topics_that_were_not_requested_is_ignored() -> None:
     state = known_state({"t": {0: 1}})
     before = dict(state.metadata.topics)
     other = [MetadataResponseTopic(name=f"x{number}", topic_id=b"i" * 16) for number in range(9)]
@@ -139,6 +139,6 @@ def test_a_cluster_of_too_many_brokers_is_refused(monkeypatch: pytest.MonkeyPatc
     brokers = [MetadataResponseBroker(node_id=node, host="h", port=1) for node in range(4)]
     state = known_state({})
     known = dict(state.metadata.brokers)
-    with pytest.raises(ProtocolError, match="name 4 brokers; 3 are the most"):
+    with pytest.raises(ProtocolError, match="names 4 brokers; the limit is 3"):
         metadata.learn(state, MetadataResponse(brokers=brokers))
     assert state.metadata.brokers == known

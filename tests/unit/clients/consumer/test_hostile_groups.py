@@ -15,12 +15,12 @@ from headrace.clients.assignors.base import ExistingPartitions, MemberSubscripti
 from headrace.clients.assignors.sticky import decode_history, encode_history
 from headrace.clients.config import ConsumerConfig
 from headrace.clients.consumer import member_metadata
-from headrace.clients.consumer.classic import ClassicMember
+from headrace.clients.consumer.classic import ClassicProtocolMember
 from headrace.clients.consumer.member_metadata import accepted, read_members, read_topics
 from headrace.clients.consumer.subscribed_topics import TOPICS_NAMED, SubscribedTopics
-from headrace.clients.consumer.subscription import Subscription
+from headrace.clients.consumer.subscription import ConsumerSubscription
 from headrace.clients.engine import Engine
-from headrace.clients.flows.membership import encode_subscription
+from headrace.clients.flows.classic_group import encode_subscription
 from headrace.errors import ErrorCode, ProtocolError
 from headrace.protocol.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataResponse
@@ -69,7 +69,7 @@ def test_members_with_few_topics_keep_them_when_another_names_too_many(
     assert "'many' gets no partitions: with its 9 topics" in warned[0]
 
 
-def test_what_a_member_owns_is_what_exists_and_counts_once() -> None:
+def test_owned_partitions_that_do_not_exist_or_repeat_are_ignored() -> None:
     owned = [TopicPartition("t", number) for number in (0, 0, 1, 3, 4, -1)]
     owned += [TopicPartition("none", 0)]
     blob = encode_subscription(["t"], owned=owned * 3, generation=5)
@@ -114,7 +114,7 @@ def test_a_claim_of_everything_costs_a_move_for_each_partition(
 def test_members_that_want_very_different_topics_are_divided_in_bounded_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(balances, "MAX_LOOKS", 400)
+    monkeypatch.setattr(balances, "MAX_STEPS", 400)
     counts = {f"t{number}": 4 for number in range(64)}
     members = {"m": MemberSubscription(frozenset(counts))}
     for bit in range(6):
@@ -139,13 +139,13 @@ class Taken(Home):
         self.warnings.append(text)
 
 
-def member_of(group: Group, home: Any) -> tuple[ClassicMember, ScriptedDriver]:
+def member_of(group: Group, home: Any) -> tuple[ClassicProtocolMember, ScriptedDriver]:
     driver = ScriptedDriver(coordinated(group.answer))
     engine = Engine(
         known_state({}), Silent(), now_ms=0, request_timeout_ms=1000, jitter=lambda: 1.0
     )
     config = ConsumerConfig(group_id="g")
-    return ClassicMember(engine, config, [StickyAssignor()], home, home), driver
+    return ClassicProtocolMember(engine, config, [StickyAssignor()], home, home), driver
 
 
 def test_a_member_reads_no_topic_that_it_did_not_ask_for() -> None:
@@ -196,7 +196,7 @@ def asked(topics: Sequence[str], own: frozenset[str], **options: Any) -> list[tu
     state = known_state({})
     engine = Engine(state, Silent(), now_ms=0, request_timeout_ms=1000, jitter=lambda: 1.0)
     subscribed = SubscribedTopics(engine, ConsumerConfig(group_id="g", **options), {})
-    subscribed.follow(Subscription("topics", own))
+    subscribed.follow(ConsumerSubscription("topics", own))
     ScriptedDriver(answer).run(subscribed.count_partitions(frozenset(topics)))
     ScriptedDriver(answer).run(subscribed.question())
     return found

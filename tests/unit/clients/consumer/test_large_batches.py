@@ -108,7 +108,7 @@ def test_other_readers_decode_slices_too() -> None:
     assert peak < 4_000_000
 
 
-def test_what_is_skipped_is_looked_at_in_steps() -> None:
+def test_skipped_records_are_decoded_in_steps() -> None:
     partition = partition_holding(many(), MANY - 1)
     steps = 0
     while not partition.decode():
@@ -192,7 +192,7 @@ def test_steps_of_one_partition_do_not_hold_up_the_others() -> None:
     assert [record.offset for record in giving.take(10)] == [49_999]
 
 
-def test_one_large_batch_is_decompressed_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_batches_are_decompressed_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch_collector, "HELD_BYTES", 400_000)
     data = many()
     size = slices_of(BatchHeader.parse(data), data, 0).held
@@ -320,7 +320,7 @@ def test_records_of_many_bytes_come_in_slices_of_few() -> None:
         assert sum(len(record.value or b"") for record in batch.next_slice()) <= SLICE_BYTES
 
 
-def test_without_crcs_too_a_batch_has_a_length() -> None:
+def test_the_length_of_a_batch_is_checked_even_without_checksums() -> None:
     """A length that leads back to where the batch begins would be read for ever."""
     for length in (-12, -100, 0, 48):
         data = bytearray(build_batch([(None, b"v", (), 0)]))

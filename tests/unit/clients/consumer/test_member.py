@@ -8,10 +8,10 @@ import pytest
 
 from headrace.clients.assignors import RangeAssignor
 from headrace.clients.config import ConsumerConfig
-from headrace.clients.consumer.classic import ClassicMember
-from headrace.clients.consumer.member import Arrival
+from headrace.clients.consumer.classic import ClassicProtocolMember
+from headrace.clients.consumer.member import NewAssignment
 from headrace.clients.engine import Engine
-from headrace.clients.flows.membership import (
+from headrace.clients.flows.classic_group import (
     REBALANCE_SLACK_MS,
     decode_assignment,
     encode_assignment,
@@ -102,13 +102,17 @@ class Silent:
         """Heartbeats are not answered here."""
 
 
-def join_group(group: Group, member_id: str = "") -> tuple[Arrival, ClassicMember, ScriptedDriver]:
+def join_group(
+    group: Group, member_id: str = ""
+) -> tuple[NewAssignment, ClassicProtocolMember, ScriptedDriver]:
     driver = ScriptedDriver(coordinated(group.answer))
     engine = Engine(
         known_state({}), Silent(), now_ms=0, request_timeout_ms=1000, jitter=lambda: 1.0
     )
     home: Any = Home()
-    member = ClassicMember(engine, ConsumerConfig(group_id="g"), [RangeAssignor()], home, home)
+    member = ClassicProtocolMember(
+        engine, ConsumerConfig(group_id="g"), [RangeAssignor()], home, home
+    )
     member.member_id = member_id
     return driver.run(member._converse()), member, driver
 
@@ -116,7 +120,7 @@ def join_group(group: Group, member_id: str = "") -> tuple[Arrival, ClassicMembe
 def test_the_leader_computes_the_assignment_for_all() -> None:
     group = Group(join_codes=[ErrorCode.MEMBER_ID_REQUIRED])
     arrival, member, driver = join_group(group)
-    assert arrival == Arrival(1, (T1,), {"t": 2})
+    assert arrival == NewAssignment(1, (T1,), {"t": 2})
     assert (member.member_id, member.generation) == ("m-1", 1)
     assert group.members == ["", "m-1"], (
         "the id that was given is used in the second join (KIP-394)"

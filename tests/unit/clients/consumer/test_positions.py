@@ -53,13 +53,13 @@ def offsets_of(records) -> list[int]:
 
 
 @pytest.mark.parametrize(("reset", "first"), [("earliest", 0), ("latest", 10)])
-def test_without_a_committed_offset_the_policy_decides(reset: str, first: int) -> None:
+def test_auto_offset_reset_applies_without_a_committed_offset(reset: str, first: int) -> None:
     _, reader = make_reader(group="g", auto_offset_reset=reset)
     reader.assign([T0])
     assert reader.run(reader.core.positions.position(T0, 10_000)) == first
 
 
-def test_without_a_policy_there_is_nowhere_to_begin() -> None:
+def test_a_missing_committed_offset_is_an_error_without_auto_offset_reset() -> None:
     _, reader = make_reader(group="g", auto_offset_reset="none")
     reader.assign([T0])
     with pytest.raises(NoOffsetError, match="nothing is committed for t-0"):

@@ -230,7 +230,7 @@ def test_an_error_that_will_not_pass_is_raised() -> None:
 
 def test_unknown_partitions_cannot_be_assigned() -> None:
     with FakeCluster(topics={"t": 1}) as cluster, consumer_of(cluster) as consumer:
-        with pytest.raises(ApiError, match="none numbered 4"):
+        with pytest.raises(ApiError, match="no partition 4"):
             consumer.assign({TopicPartition("t", 4): 0})
         with pytest.raises(ApiError, match="no topic"):
             consumer.partitions_for("missing")

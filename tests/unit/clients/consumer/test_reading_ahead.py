@@ -66,7 +66,9 @@ def test_a_partition_without_news_is_asked_again_while_another_never_runs_dry() 
             assert b"few" in taken
 
 
-def test_each_fetch_begins_with_another_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_successive_fetches_begin_with_different_partitions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     # A broker gathers in their order: the first one, had it always enough, would be the only one that is read.
     began_with = []
 

@@ -66,7 +66,7 @@ def test_a_member_that_is_refused_asks_again_at_growing_intervals(
 
 
 @pytest.mark.parametrize("assignor", ["equal", SERVER_SIDE])
-def test_another_subscription_does_not_wait_for_the_next_attempt(assignor: str) -> None:
+def test_a_new_subscription_is_sent_without_the_backoff(assignor: str) -> None:
     world = make_world()
     world.broker.create_topic("other", partitions=1)
     kinds = (JoinGroupRequest, ConsumerGroupHeartbeatRequest)

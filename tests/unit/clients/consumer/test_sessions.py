@@ -301,7 +301,7 @@ def test_a_join_waits_for_a_member_that_works_for_minutes() -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_any_silence_at_any_time_leaves_one_owner_and_loses_nothing(seed: int) -> None:
+def test_a_silent_network_leaves_one_owner_and_loses_no_records(seed: int) -> None:
     history(seed)
 
 

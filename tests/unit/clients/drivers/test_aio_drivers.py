@@ -107,7 +107,7 @@ def test_code_of_the_program_may_be_a_coroutine_and_may_call_again(run) -> None:
 
 
 @both
-def test_what_the_programs_code_raises_is_raised_in_the_flow(run) -> None:
+def test_an_exception_of_the_programs_code_is_raised_in_the_flow(run) -> None:
     async def body(driver: AsyncDriver) -> None:
         async def fail() -> None:
             raise KeyError("listener")
@@ -221,7 +221,7 @@ def test_a_lost_connection_fails_its_calls_and_is_made_again() -> None:
         assert cluster.brokers[1].accepted == 2
 
 
-def test_what_has_no_answer_is_done_when_it_is_written() -> None:
+def test_a_request_without_a_response_is_complete_when_it_is_written() -> None:
     with FakeCluster(topics={"t": 1}) as cluster:
 
         async def fill(sender: Producer) -> list[DeliveryFuture]:
@@ -340,7 +340,7 @@ def test_large_batches_pass_in_both_directions() -> None:
     over_tcp(body)
 
 
-def test_another_threads_write_ends_a_long_poll_in_the_loops_thread() -> None:
+def test_a_write_in_another_thread_ends_a_long_poll_in_the_thread_of_the_loop() -> None:
     world = new_world(virtual=False)
     other = with_topic(world)
     threads: list[int] = []
@@ -363,7 +363,7 @@ def test_another_threads_write_ends_a_long_poll_in_the_loops_thread() -> None:
     assert threads == [threading.get_ident()]
 
 
-def test_with_a_clock_by_hand_waiting_takes_no_time_and_others_get_their_turn() -> None:
+def test_waiting_with_a_manual_clock_takes_no_time_and_lets_other_tasks_run() -> None:
     world = new_world()
 
     async def body(driver: AsyncDriver) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from headrace.clients.config import ClientConfig, parse_config
-from headrace.clients.drivers.blocking import BlockingDriver
+from headrace.clients.drivers.tcp_blocking import TcpBlockingDriver
 from headrace.clients.flows.effects import Call, ClientState, Invoke, Sleep, Wait
 from headrace.clients.flows.metadata import refresh
 from headrace.errors import ClosedError, TransportError
@@ -31,15 +31,15 @@ def cluster() -> Iterator[FakeCluster]:
 
 
 @pytest.fixture
-def driver(cluster) -> Iterator[BlockingDriver]:
+def driver(cluster) -> Iterator[TcpBlockingDriver]:
     opened = open_driver(cluster.bootstrap)
     yield opened
     opened.close()
 
 
-def open_driver(bootstrap: str, **properties) -> BlockingDriver:
+def open_driver(bootstrap: str, **properties) -> TcpBlockingDriver:
     config = parse_config(ClientConfig, properties, bootstrap_servers=bootstrap)
-    return BlockingDriver(ClientState(retry_backoff_ms=5), config)
+    return TcpBlockingDriver(ClientState(retry_backoff_ms=5), config)
 
 
 def in_thread(function: Callable[[], object]) -> tuple[threading.Thread, list]:
@@ -56,7 +56,7 @@ def in_thread(function: Callable[[], object]) -> tuple[threading.Thread, list]:
     return thread, outcomes
 
 
-def ask(driver: BlockingDriver) -> list[str]:
+def ask(driver: TcpBlockingDriver) -> list[str]:
     return list(driver.run(refresh(driver.state, ["t"])).topics)
 
 
@@ -89,7 +89,7 @@ def test_a_timer_that_comes_after_the_thread_has_gone_to_sleep_wakes_it(driver) 
     assert fired.wait(PATIENCE_S)
 
 
-def test_without_the_thread_nothing_happens_by_itself(driver) -> None:
+def test_a_driver_starts_no_thread_before_start_background(driver) -> None:
     before = threading.active_count()
     with driver.enter() as engine:
         engine.at(engine.now_ms, lambda: None)
@@ -192,7 +192,7 @@ def test_code_of_the_program_runs_where_the_program_called_and_may_call_again(dr
     assert driver.run(flow()) == (["t"], threading.get_ident())
 
 
-def test_what_the_programs_code_raises_is_raised_in_the_flow(driver) -> None:
+def test_an_exception_of_the_programs_code_is_raised_in_the_flow(driver) -> None:
     def fail() -> None:
         raise KeyError("listener")
 
@@ -205,7 +205,7 @@ def test_what_the_programs_code_raises_is_raised_in_the_flow(driver) -> None:
     assert driver.run(flow()) == "KeyError('listener')"
 
 
-def test_what_is_due_goes_on_while_the_programs_code_runs(driver) -> None:
+def test_due_work_continues_while_the_programs_code_runs(driver) -> None:
     driver.start_background()
     fired = threading.Event()
 
@@ -229,11 +229,11 @@ def test_waiting_for_the_client_from_inside_of_it_is_refused(driver) -> None:
     with driver.enter() as engine:
         engine.submit(Call(request=MetadataRequest(topics=None)), answered)
     driver.run(waiting_for(outcomes, driver))
-    assert "cannot wait for it" in outcomes[0]
+    assert "cannot call a method that waits for the client" in outcomes[0]
     assert ask(driver) == ["t"]
 
 
-def waiting_for(outcomes: list, driver: BlockingDriver):
+def waiting_for(outcomes: list, driver: TcpBlockingDriver):
     while not outcomes:
         yield Wait(driver.engine.now_ms + 5)
 

@@ -94,7 +94,7 @@ def test_silence_ends_at_the_deadline_and_the_connection_is_given_up() -> None:
         assert cluster.brokers[1].accepted == 2
 
 
-def test_where_any_broker_will_do_a_silent_one_is_given_up_early() -> None:
+def test_a_call_to_any_broker_gives_up_a_silent_broker_early() -> None:
     with (
         FakeCluster(topics={"t": 1}) as cluster,
         client(cluster, request_timeout_ms=600) as patient,

@@ -33,13 +33,15 @@ def drop(broker: headrace.Broker, kind: str) -> None:
     """Drop the only reference to a client that is open."""
     clients = [CLIENTS[kind](broker)]
     use(clients[0])
-    with pytest.warns(ResourceWarning, match=f"a {kind} of Headrace was dropped open"):
+    with pytest.warns(
+        ResourceWarning, match=f"a {kind} of Headrace was dropped without being closed"
+    ):
         clients.clear()
 
 
 @pytest.mark.parametrize("auto_advance", [True, False])
 @pytest.mark.parametrize("kind", CLIENTS)
-def test_no_thread_closes_a_client_whose_clock_is_moved_by_hand(
+def test_a_client_with_a_manual_clock_is_not_closed_by_a_thread(
     kind: str,
     auto_advance: bool,  # noqa: FBT001 - a parameter of the test
     monkeypatch: pytest.MonkeyPatch,

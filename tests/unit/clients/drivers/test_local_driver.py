@@ -13,7 +13,7 @@ import pytest
 from headrace.broker.context import CloseConnection
 from headrace.clients.config import ClientConfig
 from headrace.clients.drivers import open_blocking_driver
-from headrace.clients.drivers.local import LocalDriver
+from headrace.clients.drivers.local_blocking import LocalBlockingDriver
 from headrace.clients.flows.admin import NewTopic, create_topics
 from headrace.clients.flows.effects import Call, Invoke, Sleep, Wait
 from headrace.clients.flows.fetch import FetchLimits, FetchPosition, fetch
@@ -39,23 +39,23 @@ def new_world(*, virtual: bool = True) -> World:
     return World(harness.broker, ManualClock(harness.now_ms) if virtual else None)
 
 
-def open_driver(world: World) -> LocalDriver:
+def open_driver(world: World) -> LocalBlockingDriver:
     driver = open_blocking_driver(world, ClientConfig(request_timeout_ms=30_000))
-    assert isinstance(driver, LocalDriver)
+    assert isinstance(driver, LocalBlockingDriver)
     return driver
 
 
-def with_topic(world: World) -> LocalDriver:
+def with_topic(world: World) -> LocalBlockingDriver:
     driver = open_driver(world)
     assert driver.run(create_topics(driver.engine.state, [NewTopic("t", 1)])) == {"t": None}
     return driver
 
 
-def write(driver: LocalDriver) -> int:
+def write(driver: LocalBlockingDriver) -> int:
     return driver.run(produce(driver.engine.state, T0, BATCH, -1, 30_000)).base_offset
 
 
-def read(driver: LocalDriver, offset: int) -> bytes:
+def read(driver: LocalBlockingDriver, offset: int) -> bytes:
     fetched = driver.run(fetch(driver.engine.state, {T0: FetchPosition(offset)}, LIMITS))
     return bytes(fetched[T0].records)
 
@@ -66,7 +66,7 @@ def test_records_that_must_be_synced_are_acknowledged_and_read_as_bytes() -> Non
     assert values(read(driver, 0)) == [b"v"]
 
 
-def test_with_a_clock_by_hand_waiting_takes_no_time_but_the_clocks() -> None:
+def test_waiting_with_a_manual_clock_takes_only_time_of_the_clock() -> None:
     world = new_world()
     driver = with_topic(world)
     began, began_ms = time.monotonic(), world.now_ms()
@@ -91,7 +91,7 @@ def test_moving_the_clock_fires_what_comes_on_the_way_in_its_order() -> None:
     assert fired == [10, 20, 30]
 
 
-def test_another_threads_write_ends_a_long_poll() -> None:
+def test_a_write_in_another_thread_ends_a_long_poll() -> None:
     world = new_world(virtual=False)
     driver, other = with_topic(world), open_driver(world)
     limits = FetchLimits(max_wait_ms=60_000)
@@ -219,7 +219,7 @@ def test_waiting_for_the_broker_from_inside_of_it_is_refused() -> None:
 
     with driver.enter() as engine:
         engine.submit(Call(request=MetadataRequest(topics=None)), inside)
-    assert "cannot wait for it" in refusals[0]
+    assert "cannot call a method that waits for the client" in refusals[0]
     assert write(driver) == 0
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from headrace.clients.blocking import BlockingClient
-from headrace.clients.drivers.local import LocalClient
+from headrace.clients.drivers.local_target import LocalClient
 from headrace.clients.flows.effects import Call
 from headrace.protocol.messages.list_groups import ListGroupsRequest
 from tests.fixtures.group_rounds import RestartableWorld

@@ -179,14 +179,12 @@ def test_a_broker_under_tls_that_goes_away_is_found_again(
     [
         ("TLSV1_ALERT_UNKNOWN_CA", "refuses the TLS handshake: unknown ca"),
         ("TLSV13_ALERT_CERTIFICATE_REQUIRED", "set ssl.certificate.location and ssl.key.location"),
-        ("WRONG_VERSION_NUMBER", "speaks no TLS: set security.protocol=PLAINTEXT"),
+        ("WRONG_VERSION_NUMBER", "does not use TLS: set security.protocol=PLAINTEXT"),
         ("TLSV1_ALERT_INTERNAL_ERROR", ""),
         (None, ""),
     ],
 )
-def test_what_tls_says_is_final_where_trying_again_would_not_help(
-    reason: str | None, text: str
-) -> None:
+def test_tls_errors_are_final_if_a_retry_would_not_help(reason: str | None, text: str) -> None:
     error = ssl.SSLError(1, "words of OpenSSL's")
     error.reason = reason  # type: ignore[assignment]  # None is what OpenSSL leaves it at
     found = distrust("b:1", error)
@@ -312,10 +310,10 @@ def raises() -> str:
     ("properties", "text"),
     [
         ({"sasl_oauthbearer_token": raises}, "failed: LookupError: no such scope"),
-        ({"sasl_oauthbearer_token": lambda: 5}, "has to return text, not int"),
+        ({"sasl_oauthbearer_token": lambda: 5}, "sasl_oauthbearer_token must return text, not int"),
         ({"sasl_oauthbearer_token": lambda: "a b"}, "characters that a bearer token cannot have"),
-        ({"oauth_cb": lambda _: "abc"}, "has to return \\(token, expiry"),
-        ({"oauth_cb": lambda _: ("abc", "soon")}, "expiry that is no number"),
+        ({"oauth_cb": lambda _: "abc"}, "must return \\(token, expiry"),
+        ({"oauth_cb": lambda _: ("abc", "soon")}, "expiry that is not a number"),
         ({"oauth_cb": lambda _: ("abc", 5.0)}, "has expired already"),
     ],
 )
@@ -437,7 +435,7 @@ def test_a_login_that_is_refused_later_fails_what_is_called_then() -> None:
                 while True:
                     driver.run(ask_metadata(driver.engine.state))
 
-            with pytest.raises(AuthenticationError, match="refuses to log us in") as caught:
+            with pytest.raises(AuthenticationError, match="refuses the login") as caught:
                 until_refused()
             assert "hush" not in str(caught.value)
         finally:

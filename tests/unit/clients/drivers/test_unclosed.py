@@ -15,7 +15,7 @@ from headrace.clients.drivers import unclosed
 def test_a_forked_child_does_not_wait_for_clients_that_its_parent_closes() -> None:
     """(1) A dropped client is being closed, (2) the process forks, (3) no thread of the child ever ends that."""
     ended = threading.Event()
-    with pytest.warns(ResourceWarning, match="dropped open"):
+    with pytest.warns(ResourceWarning, match="dropped without being closed"):
         unclosed.warn_unclosed(object(), "close()", ended.wait)
     try:
         assert unclosed._closing

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.clients.network.connection import Connection
+from headrace.clients.network.connection import BrokerConnection
 from headrace.clients.network.versions import choose_version
 from headrace.errors import ApiError, ErrorCode, ProtocolError, TransportError
 from headrace.protocol.api_keys import ApiKey
@@ -35,11 +35,11 @@ def joined(parts: list[Payload]) -> bytes:
     return b"".join(bytes(part) for part in parts if not isinstance(part, FileRange))
 
 
-def new_connection(**options) -> Connection[str]:
-    return Connection(client_id="me", peer="b:1", **options)
+def new_connection(**options) -> BrokerConnection[str]:
+    return BrokerConnection(client_id="me", peer="b:1", **options)
 
 
-def sent(connection: Connection[str]) -> list[tuple[RequestHeader, object]]:
+def sent(connection: BrokerConnection[str]) -> list[tuple[RequestHeader, object]]:
     """The requests in the connection's output."""
     data = joined(connection.take_output())
     requests: list[tuple[RequestHeader, object]] = []
@@ -50,7 +50,7 @@ def sent(connection: Connection[str]) -> list[tuple[RequestHeader, object]]:
     return requests
 
 
-def feed(connection: Connection[str], data: bytes, step: int | None = None) -> None:
+def feed(connection: BrokerConnection[str], data: bytes, step: int | None = None) -> None:
     """Deliver bytes, `step` at a time at most."""
     while data:
         buffer = connection.get_buffer()
@@ -65,7 +65,7 @@ def encoded(header: RequestHeader, response) -> bytes:
     return joined(encode_response(header, response))
 
 
-def shake_hands(connection: Connection[str], api_versions=EVERYTHING) -> None:
+def shake_hands(connection: BrokerConnection[str], api_versions=EVERYTHING) -> None:
     [(header, _)] = sent(connection)
     feed(connection, encoded(header, ApiVersionsResponse(api_keys=api_versions)))
 
@@ -152,7 +152,7 @@ def test_an_answer_out_of_turn_breaks_the_connection_and_fails_what_waits() -> N
 def test_an_answer_that_nothing_asked_for_breaks_the_connection() -> None:
     connection = new_connection()
     shake_hands(connection)
-    with pytest.raises(ProtocolError, match="nothing asked for"):
+    with pytest.raises(ProtocolError, match="a response without a request"):
         feed(connection, encoded(RequestHeader(12, 3, 9, None), HeartbeatResponse()))
 
 
@@ -163,7 +163,9 @@ def test_an_answer_that_nothing_asked_for_breaks_the_connection() -> None:
         (b"\x15\x03\x01\x00\x02\x02\x46", "speaks TLS: set security.protocol=SSL"),
     ],
 )
-def test_another_protocol_is_named_before_memory_is_taken(greeting: bytes, text: str) -> None:
+def test_a_wrong_protocol_is_detected_before_memory_is_allocated(
+    greeting: bytes, text: str
+) -> None:
     connection = new_connection()
     with pytest.raises(ProtocolError, match=text):
         feed(connection, greeting)
@@ -255,7 +257,7 @@ def test_a_filter_goes_only_to_a_broker_that_understands_it(extensions, expected
 
 
 @pytest.mark.parametrize("extensions", [[], ["filter"], ["filter", "delayed"]])
-def test_only_a_broker_that_knows_is_asked_what_waits(extensions) -> None:
+def test_scheduled_records_are_requested_from_brokers_with_the_extension_only(extensions) -> None:
     connection = new_connection()
     [(header, _)] = sent(connection)
     offers = [ApiVersion(api_key=ApiKey.LIST_OFFSETS, min_version=1, max_version=9)]

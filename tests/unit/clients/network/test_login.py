@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headrace.clients.network.connection import Connection
+from headrace.clients.network.connection import BrokerConnection
 from headrace.clients.network.links import Link
 from headrace.errors import AuthenticationError, ErrorCode, TransportError
 from headrace.protocol.api_keys import ApiKey
@@ -54,27 +54,27 @@ class TwoRounds:
         return None
 
 
-def new_connection() -> Connection[str]:
-    return Connection(client_id="me", peer="b:1", authenticates=True)
+def new_connection() -> BrokerConnection[str]:
+    return BrokerConnection(client_id="me", peer="b:1", authenticates=True)
 
 
-def asked(connection: Connection[str]) -> tuple[Any, Any]:
+def asked(connection: BrokerConnection[str]) -> tuple[Any, Any]:
     [(header, request)] = sent(connection)
     return header, request
 
 
-def answer(connection: Connection[str], response: Any) -> None:
+def answer(connection: BrokerConnection[str], response: Any) -> None:
     header, _ = asked(connection)
     feed(connection, encoded(header, response))
 
 
-def log_in(connection: Connection[str], lifetime_ms: int = 0) -> None:
+def log_in(connection: BrokerConnection[str], lifetime_ms: int = 0) -> None:
     answer(connection, SaslHandshakeResponse())
     answer(connection, SaslAuthenticateResponse(auth_bytes=b"who"))
     answer(connection, SaslAuthenticateResponse(session_lifetime_ms=lifetime_ms))
 
 
-def test_after_the_versions_come_the_mechanism_and_its_messages_and_then_what_waited() -> None:
+def test_a_login_sends_versions_mechanism_messages_and_then_the_waiting_requests() -> None:
     connection = new_connection()
     connection.send(HeartbeatRequest(group_id="g"), "first")
     answer(connection, ApiVersionsResponse(api_keys=VERSIONS))
@@ -113,14 +113,14 @@ def test_an_older_broker_is_answered_in_its_version() -> None:
 @pytest.mark.parametrize(
     ("versions", "said"),
     [
-        (VERSIONS[:1], "offers no SASL: set security.protocol=PLAINTEXT"),
-        (VERSIONS[:2], "too old to log in to"),
+        (VERSIONS[:1], "does not support SASL: set security.protocol=PLAINTEXT"),
+        (VERSIONS[:2], "too old for a login"),
         (
             [
                 ApiVersion(api_key=ApiKey.SASL_HANDSHAKE, min_version=0, max_version=0),
                 VERSIONS[2],
             ],
-            "too old to log in to",
+            "too old for a login",
         ),
     ],
 )
@@ -138,13 +138,13 @@ def test_a_failed_login_has_its_own_error(versions: list[ApiVersion], said: str)
             [SaslHandshakeResponse(error_code=33, mechanisms=["PLAIN", "X\nY"])],
             "does not offer TWO-ROUNDS; set sasl.mechanism to one of: PLAIN, X\\?Y",
         ),
-        ([SaslHandshakeResponse(error_code=34)], "wants no SASL here"),
+        ([SaslHandshakeResponse(error_code=34)], "does not use SASL on this listener"),
         (
             [
                 SaslHandshakeResponse(),
                 SaslAuthenticateResponse(error_code=58, error_message="No.\x1b[2J"),
             ],
-            r"b:1 refuses to log us in: No.\?\[2J",
+            r"b:1 refuses the login: No.\?\[2J",
         ),
         ([SaslHandshakeResponse(), SaslAuthenticateResponse(auth_bytes=b"lie")], "does not know"),
     ],
@@ -215,7 +215,7 @@ class Broker(FakeSockets):
         self.answer(link, SaslAuthenticateResponse(session_lifetime_ms=lifetime_ms))
 
     def refuse_login(self, link: Link) -> None:
-        self.pool.denied(link, AuthenticationError("a:1 refuses to log us in: no"))
+        self.pool.denied(link, AuthenticationError("a:1 refuses the login: no"))
 
 
 def test_credentials_are_asked_for_once_and_calls_wait_for_the_login() -> None:
@@ -241,7 +241,7 @@ def test_a_refusal_fails_every_call_at_once_and_no_other_broker_is_bothered() ->
     [link] = sockets.opened
     sockets.versions(link)
     sockets.refuse_login(link)
-    assert text(first) == text(second) == "a:1 refuses to log us in: no"
+    assert text(first) == text(second) == "a:1 refuses the login: no"
     assert isinstance(first[0], AuthenticationError)
     assert sockets.opened == [link]
 
@@ -252,7 +252,7 @@ def test_a_broker_that_refused_is_left_alone_for_a_moment() -> None:
     sockets.versions(sockets.opened[0])
     sockets.refuse_login(sockets.opened[0])
     for _ in range(3):
-        assert text(sockets.submit()) == "a:1 refuses to log us in: no"
+        assert text(sockets.submit()) == "a:1 refuses the login: no"
     assert len(sockets.opened) == 1
     sockets.now_ms += 1000
     later = sockets.submit()
@@ -312,7 +312,7 @@ def test_while_a_token_is_got_requests_go_on_until_the_session_ends() -> None:
     assert isinstance(in_time[0], HeartbeatResponse)
 
 
-def test_after_the_end_of_a_session_nothing_is_asked_before_the_login() -> None:
+def test_requests_wait_for_the_login_after_the_session_has_expired() -> None:
     sockets = Broker(A)
     link = ready(sockets)
     sockets.now_ms += 11_000  # nobody looked
@@ -354,14 +354,14 @@ def test_a_token_that_cannot_be_had_is_asked_for_again_while_the_session_lasts()
     sockets.pass_time(90_000)
     sockets.refuse_login(link)
     assert link.lost is None
-    assert [str(error) for error in sockets.errors] == ["a:1 refuses to log us in: no"]
+    assert [str(error) for error in sockets.errors] == ["a:1 refuses the login: no"]
     sockets.asked.clear()
     sockets.pass_time(5_000)
     assert sockets.asked == [link]
     sockets.pass_time(5_000)
     held_back = sockets.submit(node=1)
     sockets.refuse_login(link)
-    assert text(held_back) == "a:1 refuses to log us in: no"
+    assert text(held_back) == "a:1 refuses the login: no"
 
 
 def test_a_second_login_that_is_refused_ends_the_connection() -> None:

@@ -213,7 +213,7 @@ def test_a_connection_that_breaks_while_it_is_written_to_fails_the_call_once() -
     assert sockets.pool.links == {}
 
 
-def test_any_broker_is_a_connected_one_or_the_first_that_answers() -> None:
+def test_a_call_to_any_broker_uses_a_connected_one_or_the_first_that_answers() -> None:
     sockets = FakeSockets(A, B)
     sockets.refuse = {A}
     waiting = sockets.submit()
@@ -225,7 +225,7 @@ def test_any_broker_is_a_connected_one_or_the_first_that_answers() -> None:
     assert len(sockets.opened) == 2, "the one that is there is used"
 
 
-def test_when_none_answers_the_error_names_all() -> None:
+def test_the_error_names_all_addresses_if_none_answers() -> None:
     sockets = FakeSockets(A, B)
     sockets.refuse = {A}
     waiting, another = sockets.submit(), sockets.submit()
@@ -239,7 +239,7 @@ def test_when_none_answers_the_error_names_all() -> None:
     assert not sockets.pool.busy
 
 
-def test_what_failed_last_is_tried_last() -> None:
+def test_addresses_that_failed_are_tried_last() -> None:
     sockets = FakeSockets(A, B)
     sockets.refuse = {A, B}
     sockets.submit()

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from headrace.clients.flows.produce import ProducerIdentity
 from headrace.clients.producer.batches import (
     MAX_SEQUENCE,
-    Batch,
     PartitionQueue,
+    ProducerBatch,
     add_sequence,
     precedes,
     split,
@@ -25,11 +25,11 @@ T0 = TopicPartition("t", 0)
 IDENTITY = ProducerIdentity(7, 0)
 
 
-def batch_of(*values: bytes, now_ms: int = 0) -> Batch:
+def batch_of(*values: bytes, now_ms: int = 0) -> ProducerBatch:
     builder = BatchBuilder()
     for value in values:
         builder.append(None, value, (), 5)
-    return Batch(T0, builder, now_ms)
+    return ProducerBatch(T0, builder, now_ms)
 
 
 def queue_of(*sizes: int) -> PartitionQueue:
@@ -72,7 +72,7 @@ def test_batches_that_come_back_in_any_order_go_again_in_theirs(
     assert queue.sendable(10, pipelined=True)
 
 
-def test_nothing_goes_while_others_of_a_failed_round_are_in_flight() -> None:
+def test_no_batch_is_sent_while_others_of_a_failed_round_are_in_flight() -> None:
     queue = queue_of(1, 1, 1)
     first, second = queue.take(), queue.take()
     assert queue.sendable(0, pipelined=True)
@@ -104,7 +104,7 @@ def test_a_new_identity_renumbers_what_was_encoded() -> None:
     assert queue.take().base_sequence == 0
 
 
-def test_what_may_have_been_written_keeps_its_identity_until_its_fate_is_known() -> None:
+def test_a_batch_that_may_be_written_keeps_its_producer_id_and_epoch() -> None:
     queue = queue_of(3, 2)
     first = queue.take()
     assert not queue.adopt(ProducerIdentity(7, 1)), "in flight"

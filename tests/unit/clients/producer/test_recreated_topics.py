@@ -55,7 +55,7 @@ def test_a_topic_is_created_again_for_asyncio() -> None:
         assert asyncio.run(send_twice(broker)) == [0, 0]
 
 
-def test_where_the_broker_creates_none_the_time_out_says_so() -> None:
+def test_the_timeout_error_advises_to_create_the_topic() -> None:
     clock = headrace.ManualClock()  # the default time-out is two minutes
     with headrace.Broker(clock=clock, configs=NO_CREATION) as broker:
         broker.create_topic("t", 1)
@@ -77,7 +77,7 @@ def test_a_record_for_a_partition_that_the_new_topic_lacks_fails() -> None:
             producer.send("t", b"1", partition=2).result()
             broker.delete_topic("t")
             sent = producer.send("t", b"2", partition=2)
-            with pytest.raises(HeadraceError, match=r"t-2: the topic has 1 partitions by now"):
+            with pytest.raises(HeadraceError, match=r"t-2: the topic has only 1 partitions now"):
                 sent.result()
 
 
@@ -106,7 +106,7 @@ def test_a_partition_that_only_the_new_topic_has_is_found_with_its_serde() -> No
         assert [record.value for record in broker.read("t", 1, 0, serde="bytes")] == [b"x"]
 
 
-def test_what_is_read_of_a_topic_that_was_created_again_has_the_new_serde() -> None:
+def test_records_of_a_recreated_topic_are_read_with_the_new_serde() -> None:
     with headrace.Broker() as broker:
         broker.create_topic("t", 1, serde="json")
         with headrace.Producer(broker, serde="bytes") as producer:

@@ -56,7 +56,7 @@ def test_records_arrive_in_order_and_each_knows_where(compression: str) -> None:
         assert len(cluster.logs[T0].batches) > 10
 
 
-def test_each_record_goes_where_send_puts_it() -> None:
+def test_send_many_chooses_the_same_partitions_as_send() -> None:
     keys = [None if number % 5 == 0 else b"key-%d" % number for number in range(60)]
     headers = [("h", b"x"), ("n", None)]
     with Broker() as one, Broker() as other:
@@ -173,7 +173,7 @@ def test_a_time_that_no_record_can_have_is_refused_by_send() -> None:
         assert values(broker) == [b"w"]
 
 
-def test_nothing_and_a_closed_producer() -> None:
+def test_send_many_accepts_an_empty_list_and_fails_after_close() -> None:
     with Broker() as broker:
         topic(broker)
         with Producer(broker) as producer:

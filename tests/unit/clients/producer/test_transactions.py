@@ -113,7 +113,7 @@ def commit_offset(producer: headrace.Producer, offsets: Any, who: Any = NO_PRODU
         transaction.send_offsets(offsets, who)
 
 
-def test_what_is_committed_is_read_and_what_is_aborted_is_not(broker, producer) -> None:
+def test_committed_records_are_read_and_aborted_records_are_not(broker, producer) -> None:
     transact(producer, b"1", b"2")
     abort(producer, b"no")
     transact(producer, b"3")
@@ -216,7 +216,7 @@ def test_the_end_of_a_transaction_raises_that_the_producer_was_fenced(broker, pr
         (ApiKey.TXN_OFFSET_COMMIT, "NOT_COORDINATOR"),
     ],
 )
-def test_what_passes_is_tried_again(broker, producer, api, passing) -> None:
+def test_retriable_errors_are_retried(broker, producer, api, passing) -> None:
     fault = broker.faults.on(api, error(passing), times=3)
     with producer.transaction() as transaction:
         producer.send("t", b"1", partition=0)
@@ -262,9 +262,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("api", "refusal"), REFUSALS)
-def test_what_spoils_a_transaction_leaves_the_producer_as_good_as_new(
-    broker, producer, api, refusal
-) -> None:
+def test_the_producer_works_after_an_abortable_error(broker, producer, api, refusal) -> None:
     transact(producer, b"1")
     before = identity(producer)
     broker.faults.on(api, once=error(refusal))
@@ -287,7 +285,7 @@ def test_what_spoils_a_transaction_leaves_the_producer_as_good_as_new(
         (ApiKey.END_TXN, "PRODUCER_FENCED"),
     ],
 )
-def test_what_is_fatal_ends_the_producer(broker, producer, api, refusal) -> None:
+def test_a_fatal_error_ends_the_producer(broker, producer, api, refusal) -> None:
     broker.faults.on(api, error(refusal))
     with pytest.raises(FatalTransactionError, match=r"Close (this producer|it)") as raised:
         transact_with_offsets(producer, b"no", 7)
@@ -328,7 +326,7 @@ def test_lost_answers_are_asked_for_again_and_what_is_late_cannot_meet_the_next(
     assert identity(producer) > before
 
 
-def test_without_lost_answers_a_classic_producer_keeps_its_epoch(broker, producer) -> None:
+def test_a_classic_producer_keeps_its_epoch_without_lost_responses(broker, producer) -> None:
     transact(producer, b"1")
     before = identity(producer)
     transact(producer, b"2")
@@ -584,7 +582,7 @@ def test_offsets_that_arrive_after_their_consumer_has_joined_again_are_not_commi
                 before.member_id,
             )
             if given == "consumer":
-                with pytest.raises(AbortableTransactionError, match="joined again"):
+                with pytest.raises(AbortableTransactionError, match="joined it again"):
                     await sending
                 with pytest.raises(AbortableTransactionError):
                     await producer.commit_transaction()
@@ -634,7 +632,7 @@ def test_the_asyncio_producer_commits_and_aborts_when_it_is_cancelled(broker) ->
     assert broker.committed("g") == {ZERO: 3}
 
 
-def test_what_a_cancelled_call_has_sent_cannot_meet_the_next_transaction(broker) -> None:
+def test_requests_of_a_cancelled_call_cannot_join_the_next_transaction(broker) -> None:
     async def run() -> None:
         async with headrace.aio.Producer(broker, transactional_id="aio", **QUICK) as producer:
             async with producer.transaction():

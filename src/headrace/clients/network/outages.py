@@ -1,4 +1,4 @@
-"""Which brokers of one client do not answer, and when to say so: soon, once, and again when they are back."""
+"""The brokers that do not answer one client. The client reports an outage soon and seldom, and reports its end."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from headrace.protocol.messages.join_group import JoinGroupRequest
 from headrace.protocol.messages.sync_group import SyncGroupRequest
 
 Address = tuple[str, int]
+"""The host and the port of a broker."""
 
 REPORT_AFTER_MS: Final = 1_500
-"""How long a broker may be away, or take for an answer, before that is reported."""
+"""Milliseconds without a connection or a response after which an outage is reported."""
 REPORT_AGAIN_MS: Final = 60_000
-"""How often it is reported that a broker is still away."""
+"""Milliseconds between two reports of the same outage."""
 _LONG: Final = (JoinGroupRequest, SyncGroupRequest)
-"""Requests whose answers wait for other members."""
+"""Requests whose responses wait for other members of a group."""
 
 
 def patience_ms(call: Call) -> int | None:
-    """Return how long an answer may take before its broker counts as silent; None where that cannot be said."""
+    """Return the milliseconds without a response after which a broker counts as silent; None if there is no limit."""
     if not call.answered or isinstance(call.request, _LONG):
         return None
     waits_ms = call.request.max_wait_ms if isinstance(call.request, FetchRequest) else 0
@@ -29,27 +30,30 @@ def patience_ms(call: Call) -> int | None:
 
 
 class Outage:
-    """A broker that does not answer."""
+    """The outage of one broker."""
 
-    __slots__ = ("due_ms", "is_needed", "reason", "since_ms", "told", "tried_ms")
+    __slots__ = ("due_ms", "is_needed", "reason", "reported", "since_ms", "tried_ms")
 
     def __init__(self, since_ms: int) -> None:
         self.since_ms = since_ms
         self.due_ms: int | None = since_ms + REPORT_AFTER_MS
-        """When it is to be reported; None while that waits for another failure."""
+        """The time of the next report; None if the next report follows the next failure."""
         self.reason = "it does not answer"
+        """The reason in the report: the error of the last attempt to connect."""
         self.is_needed = False
-        """Whether it is the client's matter although others answer: it was tried again, or has a request to answer."""
-        self.told = False
+        """Whether the outage is reported although other brokers answer: the client has tried the broker again, or waits
+        for its response."""
+        self.reported = False
+        """Whether the outage was reported."""
         self.tried_ms = since_ms
-        """When a connection was last opened, or an answer last missed."""
+        """The time of the last attempt to connect."""
 
 
-class Reach:
-    """Keeps the outages of brokers."""
+class Outages:
+    """The outages of the brokers of one client."""
 
     def __init__(self, report: Callable[[Address, str], object]) -> None:
-        """Begin without outages.
+        """Create an empty collection.
 
         Args:
             report: Logs a warning about a broker.
@@ -58,11 +62,11 @@ class Reach:
         self._outages: dict[Address, Outage] = {}
 
     def trying(self, address: Address, now_ms: int) -> None:
-        """A connection is being opened."""
+        """Note that the client tries to connect to a broker."""
         self._outages.setdefault(address, Outage(now_ms)).tried_ms = now_ms
 
     def failed(self, address: Address, reason: str, now_ms: int) -> None:
-        """A connection could not be opened."""
+        """Note that a connection could not be opened."""
         outage = self._outages.setdefault(address, Outage(now_ms))
         outage.reason = reason
         outage.tried_ms = now_ms
@@ -71,26 +75,26 @@ class Reach:
             outage.is_needed = True
 
     def silent(self, address: Address, since_ms: int, now_ms: int) -> None:
-        """A broker to which there is a connection has not answered since a time."""
+        """Note that a connected broker has not answered since a time."""
         outage = self._outages.setdefault(address, Outage(since_ms))
         outage.is_needed = True
-        if not outage.told:
+        if not outage.reported:
             outage.due_ms = now_ms
 
     def answered(self, address: Address, now_ms: int) -> None:
-        """A broker has sent something."""
+        """End the outage of a broker that has sent a response; report the end if the outage was reported."""
         outage = self._outages.pop(address, None)
-        if outage is not None and outage.told:
+        if outage is not None and outage.reported:
             away_s = (now_ms - outage.since_ms) / 1000
             self._report(address, f"answers again, after {away_s:.1f} s")
 
     def clear(self) -> None:
-        """Forget everything: the client is closed."""
+        """Remove all outages, because the client is closed."""
         self._outages.clear()
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When `expire` should be called at the latest; None when there is nothing to report."""
+        """The latest time for the next `expire`; None if no report is pending."""
         dues = [outage.due_ms for outage in self._outages.values() if outage.due_ms is not None]
         return min(dues, default=None)
 
@@ -99,33 +103,33 @@ class Reach:
 
         Args:
             now_ms: The time.
-            answering: Brokers that answer. Where there are others, one that was tried once is of no interest.
+            answering: The brokers that answer. If there are any, a broker that was tried only once is not reported.
         """
         for address, outage in list(self._outages.items()):
             if outage.due_ms is None or outage.due_ms > now_ms:
                 continue
             is_elsewhere = not outage.is_needed and any(other != address for other in answering)
-            # A broker that left the cluster is not tried any more, so there is nothing to say of it.
-            is_given_up = outage.told and outage.tried_ms <= now_ms - REPORT_AGAIN_MS
+            # The client has stopped trying this broker, for example because it has left the cluster.
+            is_given_up = outage.reported and outage.tried_ms <= now_ms - REPORT_AGAIN_MS
             if is_elsewhere or is_given_up:
                 outage.due_ms = None
                 continue
-            outage.told = True
+            outage.reported = True
             outage.due_ms = now_ms + REPORT_AGAIN_MS
             self._report(address, self._text(outage, now_ms))
 
     def is_away(self, address: Address) -> bool:
-        """Whether it was reported that a broker is away."""
+        """Return whether the outage of a broker was reported."""
         outage = self._outages.get(address)
-        return outage is not None and outage.told
+        return outage is not None and outage.reported
 
     def reason(self, now_ms: int) -> str | None:
-        """Return what was reported of a broker that is away; None where there is none."""
-        told = [outage for outage in self._outages.values() if outage.told]
-        if not told:
+        """Return the text of a reported outage; None if there is none."""
+        reported = [outage for outage in self._outages.values() if outage.reported]
+        if not reported:
             return None
-        # Those that are not tried any more say least.
-        first = next((outage for outage in told if outage.due_ms is not None), told[0])
+        # Prefer a broker that the client still tries.
+        first = next((outage for outage in reported if outage.due_ms is not None), reported[0])
         return self._text(first, now_ms)
 
     @staticmethod

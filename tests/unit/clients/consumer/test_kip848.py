@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace.clients.consumer.server_side import NOT_SPOKEN, UNRELEASED_PATIENCE_MS
+from headrace.clients.consumer.kip848 import NOT_SPOKEN, UNRELEASED_PATIENCE_MS
 from headrace.clients.consumer.subscription import regex_for_broker
 from headrace.errors import (
     ApiError,
@@ -102,7 +102,7 @@ def test_a_short_interval_does_not_make_answers_late() -> None:
     assert first.core.joined
 
 
-def test_what_is_given_up_is_acknowledged_at_once() -> None:
+def test_revoked_partitions_are_reported_at_once() -> None:
     world = make_world()
     first = member(world)
     rebalance(first)
@@ -117,7 +117,7 @@ def test_what_is_given_up_is_acknowledged_at_once() -> None:
     assert owned.partitions == [0, 1, 2]
 
 
-def test_after_an_answer_that_was_lost_everything_is_said_again() -> None:
+def test_the_heartbeat_after_a_lost_response_contains_all_fields() -> None:
     world = make_world()
     first, second = member(world), member(world)
     rebalance(first, second)

@@ -1,7 +1,8 @@
-"""The classic group protocol, from a member's side: join, sync, heartbeat, leave.
+"""The requests of a member in the classic group protocol: join, sync, heartbeat, leave.
 
-The member that the coordinator makes leader computes the assignment for all (KIP-62); the coordinator only hands it
-out. Subscriptions and assignments travel as the blobs of Kafka's ConsumerProtocol, behind a version number.
+The coordinator makes one member the leader. The leader computes the assignment of all members (KIP-62), and the
+coordinator passes each member its part. Subscriptions and assignments are encoded as Kafka's ConsumerProtocol, after a
+version number of two bytes.
 """
 
 from __future__ import annotations
@@ -44,9 +45,10 @@ from headrace.types import Buffer, FileRange, TopicPartition
 CONSUMER_PROTOCOL_TYPE: Final = "consumer"
 ASSIGNMENT_VERSION: Final = 1
 SUBSCRIPTION_VERSION: Final = 3
-"""The first with owned partitions, their generation and the rack; older clients read the part that they know."""
+"""The first version with owned partitions, their generation and the rack. Older clients read the fields they know."""
 JOIN_CHANNEL: Final = "join"
-"""A connection of its own: brokers answer in order, so commits and heartbeats would wait for the slowest member."""
+"""The channel of JoinGroup and SyncGroup, which wait for the slowest member. A broker answers a connection in order, so
+commits and heartbeats use another one."""
 REBALANCE_SLACK_MS: Final = 5_000
 """Milliseconds beyond the timeouts that a response may take."""
 ATTEMPTS_A_SESSION: Final = 3
@@ -55,7 +57,7 @@ part of the session closes its connection, which may be half-open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupSettings:
+class ClassicMemberSettings:
     """The settings that a member sends to the coordinator."""
 
     group_id: str
@@ -75,7 +77,7 @@ class GroupSettings:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """A member's place in one generation of its group."""
+    """The identity of a member in one generation of its group."""
 
     member_id: str
     generation_id: int
@@ -83,19 +85,19 @@ class Membership:
 
 def join_group(
     state: ClientState,
-    settings: GroupSettings,
+    settings: ClassicMemberSettings,
     member_id: str,
     protocols: Sequence[tuple[str, bytes]],
     reason: str = "",
 ) -> Flow[JoinGroupResponse]:
-    """Ask to be a member, and wait until the group's next generation has all its members.
+    """Join a group, and wait until the next generation of the group is complete.
 
     Args:
         state: The client's state.
         settings: The group and this member's timeouts.
-        member_id: The id from an earlier generation, or "".
-        protocols: Names of assignors with this member's subscription for each, best first.
-        reason: Why, for the broker's log.
+        member_id: The member id from an earlier generation; "" if there is none.
+        protocols: Names of assignors, preferred first, each with this member's subscription.
+        reason: The reason of the join, for the broker's log.
     """
     request = JoinGroupRequest(
         group_id=settings.group_id,
@@ -124,11 +126,11 @@ def join_group(
 
 def sync_group(
     state: ClientState,
-    settings: GroupSettings,
+    settings: ClassicMemberSettings,
     joined: JoinGroupResponse,
     assignments: list[SyncGroupRequestAssignment],
 ) -> Flow[SyncGroupResponse]:
-    """Wait for this member's assignment; the leader brings everybody's."""
+    """Wait for this member's assignment. The leader sends the assignments of all members."""
     request = SyncGroupRequest(
         group_id=settings.group_id,
         generation_id=joined.generation_id,
@@ -152,7 +154,7 @@ def sync_group(
 
 
 def heartbeat(
-    state: ClientState, settings: GroupSettings, member: Membership
+    state: ClientState, settings: ClassicMemberSettings, member: Membership
 ) -> Flow[HeartbeatResponse]:
     """Send a heartbeat, without a retry, and return the response.
 
@@ -178,9 +180,9 @@ def heartbeat(
     )
 
 
-def leave(state: ClientState, settings: GroupSettings, member: Membership) -> Flow[None]:
-    """Leave the group at once; one attempt, for the session timeout does the same a little later."""
-    # The single member of versions 0-2 and the list of versions 3 on: the version decides which is sent.
+def leave(state: ClientState, settings: ClassicMemberSettings, member: Membership) -> Flow[None]:
+    """Leave the group. The request is not retried, because the end of the session has the same effect."""
+    # Versions 0 to 2 send `member_id`, versions from 3 on send `members`. Both are set.
     request = LeaveGroupRequest(
         group_id=settings.group_id,
         member_id=member.member_id,
@@ -206,7 +208,7 @@ def encode_subscription(
     user_data: bytes | None = None,
     rack: str | None = None,
 ) -> bytes:
-    """Encode a member's wishes and possessions as Kafka's ConsumerProtocolSubscription."""
+    """Encode the topics and the owned partitions of a member as Kafka's ConsumerProtocolSubscription."""
     message = ConsumerProtocolSubscription(
         topics=sorted(topics),
         user_data=user_data,
@@ -220,13 +222,13 @@ def encode_subscription(
 
 
 def read_subscription(blob: Buffer) -> ConsumerProtocolSubscription:
-    """Read a member's subscription, of whatever version."""
+    """Decode a member's subscription of any version."""
     view, version = _open(blob, ConsumerProtocolSubscription.MAX_VERSION)
     return ConsumerProtocolSubscription.decode(view, 2, version)[0]
 
 
 def decode_subscription(blob: Buffer) -> frozenset[str]:
-    """Return the topics of a member's subscription, of whatever version."""
+    """Return the topics of a member's subscription of any version."""
     return frozenset(read_subscription(blob).topics)
 
 
@@ -240,7 +242,7 @@ def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
 
 
 def decode_assignment(blob: Buffer) -> list[TopicPartition]:
-    """Return the partitions of an assignment; an empty blob assigns nothing."""
+    """Return the partitions of an assignment. Empty bytes assign nothing."""
     if not len(blob):
         return []
     view, version = _open(blob, ConsumerProtocolAssignment.MAX_VERSION)
@@ -267,8 +269,13 @@ def _encode(
 
 
 def _open(blob: Buffer, newest: int) -> tuple[memoryview, int]:
-    """Return a blob with its version; a newer one is read as the newest known, whose fields it begins with."""
+    """Return the bytes, and the version in which to decode them.
+
+    A version newer than `newest` begins with the fields of `newest`, so it is decoded as `newest`.
+    """
     view = memoryview(blob)
     if len(view) < 2:
-        raise ProtocolError("a subscription or assignment is cut off")
+        raise ProtocolError(
+            "a subscription or assignment of a group member is shorter than two bytes"
+        )
     return view, min(int.from_bytes(view[:2], "big", signed=True), newest)

@@ -1,4 +1,4 @@
-"""Parts that all drivers use: the context of `enter`, the program's callbacks, jitter, and logs of errors."""
+"""Parts that several drivers use: the context of `enter`, callbacks of the program, jitter, and log messages."""
 
 from __future__ import annotations
 
@@ -16,38 +16,45 @@ from typing import Final
 from headrace.clients.drivers.interrupts import interrupts
 from headrace.clients.engine import Engine
 
-INSIDE: Final = "a callback that runs inside the client cannot wait for it; call from another place"
+INSIDE: Final = (
+    "this callback runs inside the client, so it cannot call a method that waits for the client; call the method after "
+    "the callback has returned, or from another thread"
+)
 
-TOLD_TOGETHER_S: Final = 5.0
+SAME_REPORT_S: Final = 5.0
+"""Seconds in which the same report about a broker is logged once, although several clients make it."""
 _NUMBERS: Final = re.compile(r"\d+\.\d s")
+SLEW_EVERY_MS: Final = 1000
+"""Milliseconds between two corrections of a driver's clock towards wall time."""
 _log = logging.getLogger("headrace.clients")
 
 
 def report(error: BaseException) -> None:
-    """Log an exception of a callback, which no caller can get."""
+    """Log an exception of a callback, because no caller can catch it."""
     _log.error("a callback of a client failed", exc_info=error)
 
 
 def warner(client_id: str) -> Callable[[str], object]:
-    """Return a function that logs a warning with the name of a client."""
+    """Return a function that logs a warning with the client id."""
     return partial(_log.warning, "client %s: %s", client_id)
 
 
-_told: dict[str, tuple[str, float]] = {}
-"""The last line that was logged about each broker, without its numbers, and its time."""
+_reported: dict[str, tuple[str, float]] = {}
+"""The last report about each broker, without durations, and the time at which it was logged."""
 
 
-def report_reach(text: str) -> None:
-    """Log that a broker does not answer, or answers again: once for all clients of the process.
+def report_outage(text: str) -> None:
+    """Log that a broker does not answer, or that it answers again. Several clients log the same report once.
 
-    Only the last line about a broker is not repeated, so that a second outage soon after the first is logged.
+    A report is left out only if it equals the last one about the broker, so a second outage soon after the first is
+    logged.
     """
     now_s = time.monotonic()
     broker, _, _ = text.partition(": ")
     what = _NUMBERS.sub("", text)
-    last, last_s = _told.get(broker, ("", -math.inf))
-    if what != last or now_s >= last_s + TOLD_TOGETHER_S:
-        _told[broker] = what, now_s
+    last, last_s = _reported.get(broker, ("", -math.inf))
+    if what != last or now_s >= last_s + SAME_REPORT_S:
+        _reported[broker] = what, now_s
         _log.warning("%s", text)
 
 
@@ -57,12 +64,12 @@ def jitter() -> float:
 
 
 def renewal_share() -> float:
-    """Return the part of a session after which to log in again."""
+    """Return the part of a SASL session after which the client authenticates again."""
     return random.uniform(0.85, 0.95)  # noqa: S311 - spreads retries, guards nothing
 
 
-class Entry:
-    """The context of a driver's `enter`."""
+class EngineContext:
+    """The context manager that a driver's `enter` returns."""
 
     __slots__ = ("_enter", "_leave")
 
@@ -83,29 +90,30 @@ class Entry:
 
 
 def owned(condition: threading.Condition) -> bool:
-    """Whether the present thread holds the condition's lock, so that it is inside the client already."""
-    return bool(condition._is_owned())  # type: ignore[attr-defined]  # noqa: SLF001 - there is no other way to ask
+    """Return whether the current thread holds the condition's lock, so that it is inside the client already."""
+    return bool(condition._is_owned())  # type: ignore[attr-defined]  # noqa: SLF001 - there is no public method
 
 
 class Callbacks:
-    """Runs the program's callbacks that are due: in their order, one at a time, the client's lock free."""
+    """Runs the due callbacks of the program in their order, one at a time, without the client's lock."""
 
     def __init__(self, engine: Engine) -> None:
         self._due = engine.callbacks
         self._lock = threading.RLock()
 
     def run(self) -> None:
-        """Run the callbacks that are due; wait for another thread that runs callbacks, so that none is left."""
+        """Run the due callbacks. If another thread runs callbacks, wait for that thread, so that none is left."""
         with self._lock:
             self._run()
         if self._due:
             self.run_in_passing()
 
     def run_in_passing(self) -> None:
-        """Run the callbacks that are due, unless another thread does.
+        """Run the due callbacks, unless another thread runs callbacks.
 
-        Waiting could be a deadlock: (1) The callback of the other thread waits for a lock of the program. (2) The
-        program holds the lock while it sends.
+        Waiting for the other thread could be a deadlock: (1) This thread of the program takes a lock of the program and
+        sends a record. (2) A callback in the other thread waits for the program's lock. (3) This thread would wait for
+        the callback.
         """
         while self._due and self._lock.acquire(blocking=False):
             try:
@@ -114,7 +122,7 @@ class Callbacks:
                 self._lock.release()
 
     def disown(self) -> None:
-        """Forget the callbacks that are due, in a forked child: the parent runs them."""
+        """Remove the due callbacks in a forked child. The parent process runs them."""
         self._due.clear()
         self._lock = threading.RLock()
 

@@ -1,7 +1,7 @@
-"""The group protocol `consumer` (KIP-848) on the side of a member: one kind of request, ConsumerGroupHeartbeat.
+"""The requests of a member in the group protocol `consumer` (KIP-848): ConsumerGroupHeartbeat is the only one.
 
 The coordinator computes the assignment. A member sends its subscription and the partitions that it owns; a response may
-contain its assignment. Assignments name topics by id; `clients/consumer/server_side.py` finds the names.
+contain its assignment. Assignments name topics by id; `clients/consumer/kip848.py` finds the names.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class TopicIdPartition(NamedTuple):
 TopicIdPartitions = frozenset[TopicIdPartition]
 
 
-class Wanted(NamedTuple):
+class MemberTopics(NamedTuple):
     """The subscription of a member: names, or a regular expression that the coordinator applies."""
 
     names: frozenset[str]
@@ -49,7 +49,7 @@ class Wanted(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemberSettings:
+class ConsumerProtocolSettings:
     """The settings that a member sends when it joins."""
 
     group_id: str
@@ -62,10 +62,10 @@ class MemberSettings:
 
 def heartbeat(
     state: ClientState,
-    settings: MemberSettings,
+    settings: ConsumerProtocolSettings,
     epoch: int,
     *,
-    wanted: Wanted | None,
+    wanted: MemberTopics | None,
     owned: TopicIdPartitions | None,
     timeout_ms: int,
 ) -> Flow[ConsumerGroupHeartbeatResponse]:
@@ -77,10 +77,10 @@ def heartbeat(
     Args:
         state: The client's state.
         settings: The group and the member.
-        epoch: The member's epoch, JOIN_EPOCH to become a member.
-        wanted: What the member subscribes to, with which go its settings; None where the coordinator knows all that.
-        owned: What the member has; None where that is as it said last.
-        timeout_ms: How long the coordinator may take.
+        epoch: The member's epoch; JOIN_EPOCH to join the group.
+        wanted: The subscription, which is sent together with the settings. None if the coordinator has them already.
+        owned: The partitions that the member owns. None if they are the same as in the last heartbeat with partitions.
+        timeout_ms: Milliseconds that the coordinator may take.
     """
     request = ConsumerGroupHeartbeatRequest(
         group_id=settings.group_id,
@@ -98,13 +98,15 @@ def heartbeat(
     return (yield from _ask(state, settings, request, timeout_ms))
 
 
-def leave(state: ClientState, settings: MemberSettings, *, for_good: bool = False) -> Flow[None]:
-    """Leave the group at once; one attempt, for the end of the session does the same a little later.
+def leave(
+    state: ClientState, settings: ConsumerProtocolSettings, *, for_good: bool = False
+) -> Flow[None]:
+    """Leave the group. The request is not retried, because the end of the session has the same effect.
 
     Args:
         state: The client's state.
         settings: The group and the member.
-        for_good: Whether a static member does not come back, so that its partitions go to others at once.
+        for_good: Whether a static member will not come back. Then its partitions are assigned to other members at once.
     """
     static = settings.group_instance_id is not None and not for_good
     request = ConsumerGroupHeartbeatRequest(
@@ -117,7 +119,7 @@ def leave(state: ClientState, settings: MemberSettings, *, for_good: bool = Fals
 
 
 def is_offered(state: ClientState) -> Flow[bool]:
-    """Whether the brokers speak this protocol: they serve its request, and the cluster's feature is on."""
+    """Return whether the cluster supports this protocol: brokers serve its API, and its feature is enabled."""
     request = ApiVersionsRequest(
         client_software_name="headrace", client_software_version=__version__
     )
@@ -138,7 +140,7 @@ def is_offered(state: ClientState) -> Flow[bool]:
 
 
 def assigned(response: ConsumerGroupHeartbeatResponse) -> TopicIdPartitions | None:
-    """Return what the coordinator gives the member; None where that is as before."""
+    """Return the assignment of the member; None if it has not changed."""
     if response.assignment is None:
         return None
     return frozenset(
@@ -150,7 +152,7 @@ def assigned(response: ConsumerGroupHeartbeatResponse) -> TopicIdPartitions | No
 
 def _ask(
     state: ClientState,
-    settings: MemberSettings,
+    settings: ConsumerProtocolSettings,
     request: ConsumerGroupHeartbeatRequest,
     timeout_ms: int | None,
 ) -> Flow[ConsumerGroupHeartbeatResponse]:

@@ -1,4 +1,4 @@
-"""Faults that are ordered, met and ended, whatever they are faults of."""
+"""The list of faults that a test has set, for the fakes of Kafka and of Kinesis."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ ReplyT = TypeVar("ReplyT")
 
 
 class Fault(Generic[ExchangeT, ReplyT]):
-    """A fault that was ordered. As a context manager it ends with the block.
+    """A fault that a test has set. As a context manager it ends with the block.
 
     Attributes:
-        hits: How many requests it has met.
-        left: How many more it will meet; None is any number.
+        hits: The number of requests to which the fault has applied.
+        left: The number of requests to which the fault still applies. None is any number.
     """
 
     def __init__(
         self,
-        orders: Orders[ExchangeT, ReplyT],
+        faults: FaultList[ExchangeT, ReplyT],
         action: Callable[[ExchangeT], ReplyT],
         left: int | None,
         meets: Callable[[ExchangeT], bool],
@@ -31,11 +31,11 @@ class Fault(Generic[ExchangeT, ReplyT]):
         self.hits = 0
         self.left = left
         self.meets = meets
-        """Whether it is meant for a request."""
-        self._orders = orders
+        """Returns whether the fault applies to a request."""
+        self._faults = faults
 
     def take(self, exchange: ExchangeT) -> ReplyT:
-        """Reply to a request that it is meant for."""
+        """Reply to a request to which the fault applies."""
         self.hits += 1
         if self.left is not None:
             self.left -= 1
@@ -45,7 +45,7 @@ class Fault(Generic[ExchangeT, ReplyT]):
 
     def remove(self) -> None:
         """Remove this fault: it applies to no further request."""
-        self._orders.remove(self)
+        self._faults.remove(self)
 
     def __enter__(self) -> Self:
         return self
@@ -59,8 +59,8 @@ class Fault(Generic[ExchangeT, ReplyT]):
         self.remove()
 
 
-class Orders(Generic[ExchangeT, ReplyT]):
-    """The faults that there are at a time, in the order in which they take their turns."""
+class FaultList(Generic[ExchangeT, ReplyT]):
+    """The active faults, in the order in which they were set. The first one that fits applies to a request."""
 
     def __init__(self) -> None:
         self._ordered: tuple[Fault[ExchangeT, ReplyT], ...] = ()
@@ -72,30 +72,30 @@ class Orders(Generic[ExchangeT, ReplyT]):
         times: int | None,
         meets: Callable[[ExchangeT], bool],
     ) -> Fault[ExchangeT, ReplyT]:
-        """Add a fault, for some requests or for the next one.
+        """Add a fault for several requests or for the next one.
 
         Raises:
-            ConfigError: Neither an action nor `once` was given, or both.
+            ConfigError: Neither `action` nor `once` was passed, or both.
         """
         chosen = once if action is None else action
         if chosen is None or (action is not None and once is not None):
             raise ConfigError(
-                "say what to do once: either on(which, action) or on(which, once=action)"
+                "pass exactly one action: either on(which, action) or on(which, once=action)"
             )
         fault = Fault(self, chosen, 1 if once is not None else times, meets)
         self._ordered = (*self._ordered, fault)
         return fault
 
     def remove(self, fault: Fault[ExchangeT, ReplyT]) -> None:
-        """End a fault; no error if it has ended."""
+        """Remove a fault. No error is raised if it is not in the list."""
         self._ordered = tuple(each for each in self._ordered if each is not fault)
 
     def clear(self) -> None:
-        """End all faults of the broker."""
+        """Remove all faults of the list."""
         self._ordered = ()
 
     def find(self, exchange: ExchangeT) -> Fault[ExchangeT, ReplyT] | None:
-        """Return the first fault that is meant for a request."""
+        """Return the first fault that applies to a request; None if there is none."""
         for fault in self._ordered:
             if fault.meets(exchange):
                 return fault

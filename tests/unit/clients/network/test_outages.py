@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 
-from headrace.clients.drivers import entry
+from headrace.clients.drivers import common
 from headrace.clients.flows.effects import Call
-from headrace.clients.network.reach import REPORT_AFTER_MS, REPORT_AGAIN_MS, patience_ms
+from headrace.clients.network.outages import REPORT_AFTER_MS, REPORT_AGAIN_MS, patience_ms
 from headrace.protocol.messages.fetch import FetchRequest
 from headrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from headrace.protocol.messages.join_group import JoinGroupRequest
@@ -34,7 +34,7 @@ def test_a_broker_that_does_not_take_the_connection_is_reported_before_that_is_g
     assert "does not answer" in sockets.reports[0]
 
 
-def test_it_is_reported_again_each_minute_and_when_the_broker_is_back() -> None:
+def test_an_outage_is_reported_each_minute_and_at_its_end() -> None:
     sockets = FakeSockets(A)
     sockets.refuse.add(A)
     for _ in range(70):
@@ -63,7 +63,7 @@ def test_a_short_failure_is_not_reported() -> None:
     assert sockets.reports == []
 
 
-def test_one_of_several_addresses_is_of_no_interest_unless_it_is_tried_again() -> None:
+def test_an_unreachable_address_is_not_reported_until_it_is_tried_again() -> None:
     sockets = FakeSockets(A, B)
     sockets.refuse.add(A)
     sockets.submit()
@@ -104,18 +104,18 @@ def test_a_connection_on_which_nothing_is_asked_may_be_silent() -> None:
     assert sockets.reports == []
 
 
-def test_what_may_take_long_is_waited_for() -> None:
+def test_the_time_until_a_broker_counts_as_silent_depends_on_the_request() -> None:
     assert patience_ms(Call(request=HeartbeatRequest())) == REPORT_AFTER_MS
     assert patience_ms(Call(request=FetchRequest(max_wait_ms=500))) == REPORT_AFTER_MS + 500
     assert patience_ms(Call(request=JoinGroupRequest())) is None
 
 
 def test_clients_that_find_out_together_are_one_line(caplog) -> None:
-    entry._told.clear()
+    common._reported.clear()
     with caplog.at_level(logging.WARNING, logger="headrace.clients"):
         for tenths in range(3):
-            entry.report_reach(f"broker a:1: refused; it has been away for 1.{tenths} s")
-        entry.report_reach("broker b:1: refused; it has been away for 1.5 s")
+            common.report_outage(f"broker a:1: refused; it has been away for 1.{tenths} s")
+        common.report_outage("broker b:1: refused; it has been away for 1.5 s")
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
 
 
@@ -149,12 +149,12 @@ def test_a_broker_that_left_the_cluster_is_not_reported_for_ever() -> None:
 
 
 def test_a_broker_that_goes_away_again_at_once_is_reported_again(caplog) -> None:
-    entry._told.clear()
+    common._reported.clear()
     away, back = (
         "broker a:1: refused; it has been away for 1.5 s",
         "broker a:1: answers again, after 3.0 s",
     )
     with caplog.at_level(logging.WARNING, logger="headrace.clients"):
         for line in (away, away, back, back, away, away):
-            entry.report_reach(line)
+            common.report_outage(line)
     assert [record.getMessage() for record in caplog.records] == [away, back, away]

@@ -14,20 +14,20 @@ from typing import Final, Protocol
 
 from headrace.clients.config import ConsumerConfig
 from headrace.clients.consumer.background import Background
-from headrace.clients.consumer.member import Arrival, Member
+from headrace.clients.consumer.member import ConsumerMember, NewAssignment
 from headrace.clients.consumer.reports import Reports
 from headrace.clients.consumer.session_length import SessionLength
 from headrace.clients.engine import Engine, Timer
-from headrace.clients.flows import consumer_group, metadata
-from headrace.clients.flows.consumer_group import (
+from headrace.clients.flows import kip848, metadata
+from headrace.clients.flows.effects import Flow
+from headrace.clients.flows.kip848 import (
     JOIN_EPOCH,
-    MemberSettings,
+    ConsumerProtocolSettings,
+    MemberTopics,
     TopicIdPartition,
     TopicIdPartitions,
-    Wanted,
 )
-from headrace.clients.flows.effects import Flow
-from headrace.clients.flows.offsets import Committer
+from headrace.clients.flows.offsets import CommitIdentity
 from headrace.errors import ApiError, ErrorCode, HeadraceError, TransportError
 from headrace.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
 from headrace.types import TopicPartition
@@ -63,14 +63,14 @@ NOT_SPOKEN: Final = (
 class SubscriptionLookup(Protocol):
     """The subscription, which the consumer looks up for its member."""
 
-    def wanted(self) -> Flow[Wanted]:
+    def wanted(self) -> Flow[MemberTopics]:
         """Look up what the member subscribes to."""
 
     def match_here(self) -> object:
         """The coordinator does not take the pattern: from now on it is matched here."""
 
 
-class ServerSideMember(Member):
+class ConsumerProtocolMember(ConsumerMember):
     """One consumer as a member of a group whose coordinator assigns the partitions."""
 
     cooperative = True
@@ -100,7 +100,7 @@ class ServerSideMember(Member):
         self.member_id = member_id
         """The member id, which stays the same when the member rejoins."""
         self._topics = topics
-        self._settings = MemberSettings(
+        self._settings = ConsumerProtocolSettings(
             group_id=self._group,
             member_id=member_id,
             rebalance_timeout_ms=config.max_poll_interval_ms,
@@ -114,18 +114,18 @@ class ServerSideMember(Member):
         """The time at which the heartbeat in flight was sent."""
         self._joining = False
         self._joined = 0
-        """How often the member has joined the group."""
+        """The number of times that the member has joined the group."""
         self._unsettled = False
         """Whether the next heartbeat must look up and contain the subscription."""
-        self._wanted = Wanted(frozenset())
-        self._tell_all = True
-        self._tell_owned = False
+        self._wanted = MemberTopics(frozenset())
+        self._send_all = True
+        self._send_owned = False
         self._at_once = False
         """Whether another heartbeat must follow the one in flight at once."""
         self._began_ms = 0
         """The time of the first attempt to join."""
         self._woke_ms = 0
-        self._given: TopicIdPartitions = NOTHING
+        self._assigned: TopicIdPartitions = NOTHING
         """The assignment of the coordinator."""
         self._offered: TopicIdPartitions | None = None
         """The part of the assignment, with known topic names, that was offered last; None if none was offered."""
@@ -143,7 +143,7 @@ class ServerSideMember(Member):
     @property
     def settled(self) -> bool:
         """Whether the member is in the group, and its assignment is taken over."""
-        return super().settled and self._offered == self._given
+        return super().settled and self._offered == self._assigned
 
     @property
     def session_ms(self) -> int:
@@ -167,9 +167,9 @@ class ServerSideMember(Member):
     def _slept(self, now_ms: int) -> bool:
         return now_ms >= self._asked_ms + ASLEEP_INTERVALS * self._pace_ms
 
-    def identity(self) -> Committer:
+    def identity(self) -> CommitIdentity:
         """Return the identity for commits."""
-        return Committer(
+        return CommitIdentity(
             self.generation, self.member_id, self._config.group_instance_id, self._joined
         )
 
@@ -188,13 +188,13 @@ class ServerSideMember(Member):
         self.polls.start()
         self._beat_soon()
 
-    def took(self, arrival: Arrival, *, gave_up: bool) -> None:  # noqa: ARG002 - it shows in what is offered
+    def took(self, arrival: NewAssignment, *, gave_up: bool) -> None:  # noqa: ARG002 - it shows in what is offered
         """Report to the coordinator that the assignment was taken over; it may assign revoked partitions to others."""
         self.arrived = None
         assert self._offered is not None, "it arrived"
         if self._owned != self._offered:
             self._owned = self._offered
-            self._tell_owned = True
+            self._send_owned = True
             self._beat_soon()
 
     def stop(self) -> None:
@@ -212,14 +212,14 @@ class ServerSideMember(Member):
 
     def _farewell(self) -> Flow[None]:
         if self.generation >= 0 or self._joining:
-            return consumer_group.leave(self._engine.state, self._settings, for_good=self.stopping)
+            return kip848.leave(self._engine.state, self._settings, for_good=self.stopping)
         return _nothing()
 
     def _forget_assignment(self) -> None:
         self._naming.stop()
         if self._name_timer is not None:
             self._name_timer.cancel()
-        self._given = self._owned = NOTHING
+        self._assigned = self._owned = NOTHING
         self._offered = None
 
     # Heartbeats
@@ -249,17 +249,17 @@ class ServerSideMember(Member):
     def _converse(self, limit_ms: int) -> Flow[ConsumerGroupHeartbeatResponse]:
         if self._unsettled:
             wanted = yield from self._topics.wanted()
-            self._unsettled, self._tell_all = False, True
+            self._unsettled, self._send_all = False, True
             if wanted.regex is None and self._wanted.regex:
                 wanted = wanted._replace(regex="")
             self._wanted = wanted
         joining = self.generation < 0
-        everything = joining or self._tell_all
-        owned = self._owned if everything or self._tell_owned else None
-        self._tell_all = self._tell_owned = False
+        everything = joining or self._send_all
+        owned = self._owned if everything or self._send_owned else None
+        self._send_all = self._send_owned = False
         self._sent_ms = self._engine.now_ms
         return (
-            yield from consumer_group.heartbeat(
+            yield from kip848.heartbeat(
                 self._engine.state,
                 self._settings,
                 JOIN_EPOCH if joining else self.generation,
@@ -295,9 +295,9 @@ class ServerSideMember(Member):
         self._length.look()
         if response.headrace_stop:
             self.has_to_stop()
-        given = consumer_group.assigned(response)
+        given = kip848.assigned(response)
         if given is not None:
-            self._given = given
+            self._assigned = given
         self._offer()
         if self._at_once:
             self._beat()
@@ -305,7 +305,7 @@ class ServerSideMember(Member):
             self._beat_at(max(began_ms + self._interval_ms, self._engine.now_ms + 1))
 
     def _try_again(self) -> None:
-        self._tell_all = True
+        self._send_all = True
         self._beat_at(self._engine.now_ms + min(self._pause_ms(), self._interval_ms))
 
     def _refused(self, code: ErrorCode, reason: str) -> None:
@@ -350,7 +350,7 @@ class ServerSideMember(Member):
             return
         else:
             self._joining = False
-            self._tell_all = True
+            self._send_all = True
             self._rejoin_later()
         self._reports.failed(error)
 
@@ -363,7 +363,7 @@ class ServerSideMember(Member):
         elif code == ErrorCode.FENCED_INSTANCE_ID:
             self._replaced()
         elif code == ErrorCode.STALE_MEMBER_EPOCH:
-            self._tell_all = True
+            self._send_all = True
             self._beat_soon()
 
     # Topic names of the assignment
@@ -374,10 +374,10 @@ class ServerSideMember(Member):
         if unknown and not self._naming.running:
             flow = metadata.name_topics(self._engine.state, unknown)
             self._naming.start(flow, self._named, self._config.request_timeout_ms)
-        named = frozenset(each for each in self._given if each.topic_id not in unknown)
+        named = frozenset(each for each in self._assigned if each.topic_id not in unknown)
         if named != self._offered:
             self._offered = named
-            self.arrived = Arrival(self.generation, tuple(sorted(map(self._name, named))))
+            self.arrived = NewAssignment(self.generation, tuple(sorted(map(self._name, named))))
             self._engine.notify()
 
     def _named(self, _: object) -> None:
@@ -389,7 +389,7 @@ class ServerSideMember(Member):
         self._name_timer = self._engine.at(self._engine.now_ms + pause_ms, self._offer)
 
     def _unnamed(self) -> frozenset[bytes]:
-        given = {each.topic_id for each in self._given}
+        given = {each.topic_id for each in self._assigned}
         if given <= self._names.keys():
             return frozenset()
         known = self._engine.state.metadata.topics.values()

@@ -1,11 +1,11 @@
-"""Runs a client's engine over TCP for a program that waits.
+"""Runs a client's engine over TCP for blocking calls.
 
-A program inside a call moves the client's bytes itself, so no call pays for a hop between threads. While it is not
-inside one, `start_background` has a thread see to what cannot wait: it looks when the engine is due, and every few
-milliseconds while an answer is on its way.
+A thread of the program that is inside a call moves the client's bytes itself, so a call needs no switch to another
+thread. While no thread is inside a call, the background thread of `start_background` does what is due: it wakes when
+the engine has a deadline, and every few milliseconds while a response is pending.
 
-One lock guards engine, pool and sockets. It is free while somebody waits for bytes and while the program's own code
-runs. Of several threads inside calls, one waits for bytes and serves the others.
+One lock guards engine, pool and sockets. No thread holds it while it waits for bytes, or while code of the program
+runs. If several threads are inside calls, one of them waits for bytes and serves the others.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from headrace.clients.config import ClientConfig
-from headrace.clients.drivers.entry import (
+from headrace.clients.drivers.common import (
     INSIDE,
+    SLEW_EVERY_MS,
     Callbacks,
-    Entry,
+    EngineContext,
     jitter,
     owned,
     renewal_share,
     report,
-    report_reach,
+    report_outage,
     warner,
 )
 from headrace.clients.drivers.interrupts import GuardedCondition, interrupts, uninterrupted
@@ -39,18 +40,19 @@ from headrace.forking import FORKED, disown_in_children
 T = TypeVar("T")
 
 LOOK_EVERY_MS: Final = 20
-"""How often the thread looks for answers while the program is not inside a call."""
+"""Milliseconds between two checks of the background thread for bytes while a response is pending."""
 SERVE_EVERY_MS: Final = 5
-"""How often a program that only makes short calls (`enter`) serves its connections in passing."""
+"""Milliseconds after which a program that only makes short calls (`enter`) serves the connections in such a call."""
 LONGEST_WAIT_MS: Final = 60_000
+"""The longest single wait of a thread, in milliseconds."""
 JOIN_S: Final = 5.0
-"""How long `close` waits for a callback that the thread is inside of."""
+"""Seconds for which `close` waits for the background thread, which may be running a callback."""
 NEVER_MS: Final = 1 << 62
-SLEW_EVERY_MS: Final = 1000
+"""A time that never comes."""
 
 
-class BlockingDriver:
-    """Runs the engine of one client."""
+class TcpBlockingDriver:
+    """Runs the engine of one blocking client."""
 
     def __init__(self, state: ClientState, config: ClientConfig) -> None:
         self.state = state
@@ -60,7 +62,7 @@ class BlockingDriver:
         self._lock = threading.RLock()
         interrupts.guard(self._lock)
         self._inner: list[bool] = []
-        """For each entry that is open: whether its thread was inside before."""
+        """One entry for each entered context: whether its thread held the lock before."""
         self._sockets = Sockets(config)
         self.pool = Pool(
             state,
@@ -70,7 +72,7 @@ class BlockingDriver:
             shuffle=random.shuffle,
             on_error=report,
             renewal_share=renewal_share,
-            report=report_reach,
+            report=report_outage,
         )
         self._sockets.pool = self.pool
         self.engine = Engine(
@@ -81,28 +83,28 @@ class BlockingDriver:
             jitter=jitter,
         )
         self.engine.trouble.warn = warner(config.client_id)
-        self._entry = Entry(self._enter, self._leave)
+        self._context = EngineContext(self._enter, self._leave)
         self._calls = 0
-        """Threads that are inside `run` and not in the program's own code."""
+        """The number of threads that are inside a call that waits, and do not run code of the program."""
         self._served = GuardedCondition(self._lock)
-        """Notified after bytes have been served: for the threads inside calls that do not wait for bytes themselves."""
+        """Notified after bytes were served. All threads inside calls wait for it, but the one that waits for bytes."""
         self._callbacks = Callbacks(self.engine)
         self._selecting_until_ms = 0
-        """How long the thread that waits for bytes will do so at most; 0 when none does."""
+        """The latest time at which the thread that waits for bytes stops waiting. 0 if no thread waits for bytes."""
         self._changed = False
-        """Whether a task of the foreground has ended, or wants the program's code to run."""
+        """Whether the task of a call has ended, or needs a function of the program to run."""
         self._serve_at_ms = NEVER_MS
-        """When connections are to be served in passing."""
+        """The time at which the next short call (`enter`) serves the connections."""
         self._thread: threading.Thread | None = None
         self._attention = threading.Condition(self._lock)
-        """Notified when the thread has to look earlier than it thinks."""
+        """Notified when the background thread must wake earlier than it planned."""
         self._looks_at_ms = 0
-        """When the thread will look next; 0 while it is awake."""
+        """The time at which the background thread wakes next. 0 while it is awake."""
         self._closed = False
         self._forked = False
         disown_in_children(self)
 
-    # What a client uses
+    # The interface for clients
 
     @property
     def closed(self) -> bool:
@@ -116,7 +118,7 @@ class BlockingDriver:
 
     @property
     def by_hand(self) -> bool:
-        """Whether the program moves the clock: no, the time is the process's."""
+        """Whether the program moves the clock. Always False: the client uses the clock of the process."""
         return False
 
     @property
@@ -137,7 +139,7 @@ class BlockingDriver:
             timeout_ms: Milliseconds that the flow may take; None is `request.timeout.ms`.
 
         Raises:
-            ApiError: A broker refused.
+            ApiError: A broker refused a request of the flow.
             TransportError: No broker answered in time.
             ClosedError: The client is closed.
         """
@@ -147,13 +149,13 @@ class BlockingDriver:
         try:
             return self._run(flow, timeout_ms)
         finally:
-            self._callbacks.run()  # what became due on the way has been told when this returns
+            self._callbacks.run()  # the callbacks that became due have run when this returns
 
     def _run(self, flow: Flow[T], timeout_ms: int | None) -> T:
         limit_ms = self._config.request_timeout_ms if timeout_ms is None else timeout_ms
-        with self._entry as engine:
+        with self._context as engine:
             if self.pool.links:
-                self._look()  # notices connections that brokers closed while they were idle
+                self._look()  # detects idle connections that brokers have closed
             self._calls += 1
             task = engine.spawn(
                 flow, timeout_ms=limit_ms, on_done=self._task_changed, on_invoke=self._task_changed
@@ -175,18 +177,18 @@ class BlockingDriver:
                 engine.cancel(task)
             return task.result()
 
-    def enter(self) -> Entry:
-        """Return a context in which the engine may be used at once: `with driver.enter() as engine`.
+    def enter(self) -> EngineContext:
+        """Return a context in which the caller may use the engine: `with driver.enter() as engine`.
 
         Raises:
-            ClosedError: On entry: the client is closed.
+            ClosedError: The client is closed. Raised when the context is entered.
         """
-        return self._entry
+        return self._context
 
     @uninterrupted
     def start_background(self) -> None:
-        """Also do what is due while the program is not inside a call."""
-        with self._entry:
+        """Start to do what is due also while the program is not inside a call."""
+        with self._context:
             if self._thread is None:
                 name = f"{self._config.client_id}-background"
                 self._thread = threading.Thread(target=self._work, name=name, daemon=True)
@@ -197,10 +199,10 @@ class BlockingDriver:
         """Check that some broker answers; try each address once.
 
         Raises:
-            TransportError: None does.
+            TransportError: No broker answers.
         """
         outcomes: list[Outcome] = []
-        with self._entry as engine:
+        with self._context as engine:
             self.pool.connect(engine.now_ms + self._config.request_timeout_ms, outcomes.append)
             self._calls += 1
             try:
@@ -215,7 +217,7 @@ class BlockingDriver:
 
     @uninterrupted
     def close(self) -> None:
-        """Close all connections; running calls fail."""
+        """Close all connections. Running calls fail."""
         inside = owned(self._served)
         with self._served:
             if self._closed:
@@ -234,11 +236,13 @@ class BlockingDriver:
             self._thread.join(JOIN_S)
 
     def disown(self) -> None:
-        """Become closed, in a forked child: sockets, epoll instance and locks of the parent are left alone."""
+        """Close the client in a forked child. The parent's sockets, epoll instance and locks are not changed."""
         if self._closed:
             return
         self._closed = self._forked = True
-        self._lock = threading.RLock()  # a thread of the parent may have held the other at the fork
+        self._lock = (
+            threading.RLock()
+        )  # a thread of the parent may have held the old lock at the fork
         self._served = GuardedCondition(self._lock)
         self._attention = threading.Condition(self._lock)
         self._thread = None
@@ -249,7 +253,7 @@ class BlockingDriver:
     def _closed_error(self) -> ClosedError:
         return ClosedError(f"this client {FORKED}" if self._forked else "the client is closed")
 
-    # Entering and leaving
+    # Entering and leaving the context
 
     def _enter(self) -> Engine:
         if not interrupts.on and interrupts.is_main:
@@ -282,16 +286,16 @@ class BlockingDriver:
         if now_ms >= self._slew_at_ms:
             self._slew_at_ms = now_ms + SLEW_EVERY_MS
             self._clock.slew()
-        if now_ms > engine.now_ms:  # noqa: PLR1730 - for each record; max() takes twice as long
+        if now_ms > engine.now_ms:  # noqa: PLR1730 - runs once for each record, and max() takes twice as long
             engine.now_ms = now_ms
         return engine.now_ms
 
     def _pass_by(self) -> None:
-        """Do what is due, or see to it that somebody will."""
+        """Do what is due, or wake the thread that does it."""
         sockets = self._sockets
         now_ms = self.engine.now_ms
         if self._selecting_until_ms:
-            # A thread inside a call serves; it has to know of what has changed.
+            # Another thread waits for bytes and serves. It must wake if something has changed.
             if self._changed or sockets.stirred or self._due_ms(now_ms) < self._selecting_until_ms:
                 self._changed = sockets.stirred = False
                 sockets.wake()
@@ -312,7 +316,7 @@ class BlockingDriver:
     # Serving
 
     def _due_ms(self, now_ms: int) -> int:
-        """Return when somebody must look again, if nobody waits for bytes."""
+        """Return the time at which a thread must serve the connections again, if no thread waits for bytes."""
         moments = [
             at
             for at in (self.engine.next_deadline_ms, self.pool.next_deadline_ms)
@@ -323,7 +327,7 @@ class BlockingDriver:
         return min(moments, default=NEVER_MS)
 
     def _round(self, until_ms: int = NEVER_MS) -> None:
-        """Wait until something can be served, or `until_ms`; serve it."""
+        """Wait until a connection can be served, or until `until_ms`; then serve what is ready."""
         now_ms = self._refresh()
         for due_ms in (self.engine.next_deadline_ms, self.pool.next_deadline_ms):
             if due_ms is not None and due_ms < until_ms:
@@ -352,7 +356,7 @@ class BlockingDriver:
         self._serve(ready)
 
     def _look(self) -> None:
-        """Serve what is ready, without waiting."""
+        """Serve the connections that are ready, without waiting."""
         self._serve(self._sockets.wait(0.0))
 
     def _serve(self, ready: Any) -> None:
@@ -370,7 +374,9 @@ class BlockingDriver:
         if self.pool.busy:
             self._serve_at_ms = now_ms + SERVE_EVERY_MS
         else:
-            due_ms = self.pool.next_deadline_ms  # sessions end also while nothing is under way
+            due_ms = (
+                self.pool.next_deadline_ms
+            )  # SASL sessions expire also while no request is pending
             self._serve_at_ms = NEVER_MS if due_ms is None else due_ms
         self._sockets.stirred = False
 
@@ -378,8 +384,10 @@ class BlockingDriver:
         self._changed = True
 
     def _invoke(self, task: Task[Any]) -> None:
-        """Run the program's code for a task, with the lock free."""
-        assert task.invocation is not None, "a task asks before it is answered"
+        """Run the program's function that a task needs, without the lock."""
+        assert task.invocation is not None, (
+            "the caller has checked that the task needs a function to run"
+        )
         invocation = task.invocation
         value: object
         try:
@@ -390,7 +398,7 @@ class BlockingDriver:
         self.engine.resume(task, value)
 
     def _outside(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function from inside a call with the lock free; meanwhile the background is at work."""
+        """Call a function without the lock, from inside a call. Meanwhile the background thread serves connections."""
         self._calls -= 1
         if self._due_ms(self.engine.now_ms) < self._looks_at_ms:
             self._attention.notify()
@@ -399,18 +407,18 @@ class BlockingDriver:
         finally:
             self._calls += 1
 
-    # The background
+    # The background thread
 
     def _work(self) -> None:
         with self._lock:
             while not self._closed:
                 try:
                     self._work_once()
-                except BaseException as error:  # noqa: BLE001 - the thread is the client's only one
+                except BaseException as error:  # noqa: BLE001 - the client has no other background thread
                     report(error)
 
     def _work_once(self) -> None:
-        """Serve what is ready, then wait until there may be more."""
+        """Serve the connections that are ready, then wait until more may be ready."""
         if not self._calls:
             self._look()
         if self.engine.callbacks and not self._calls:
