@@ -2,7 +2,8 @@
 
 A driver owns one `BrokerConnection` for each socket. It writes the buffers of `take_output`, receives into
 `get_buffer`, calls `bytes_received`, and takes outcomes from `take_completed`. Responses come in the order of the
-requests, because a Kafka broker answers a connection in order. Anything else is a protocol error, and the connection must be closed.
+requests, because a Kafka broker answers a connection in order. Anything else is a protocol error, and the connection
+must be closed.
 
 Requests may be sent before the versions of the broker are known: they wait until the handshake is done. The handshake
 is ApiVersions in the newest version of the client. A broker that does not support it answers in version 0 with error 35
