@@ -108,7 +108,7 @@ class Chain:
             for _ in range(
                 bisect.bisect_right(points, number) - bisect.bisect_left(points, number)
             ):
-                self._judge(disk, number, chance)
+                self._check_image(disk, number, chance)
             if event.kind is Kind.MARK:
                 before = self.ledger.acknowledgements
                 self.ledger.apply(event)
@@ -118,7 +118,7 @@ class Chain:
         self.image = disk.image_after_power_cut(self.seed, Names.POSIX)
         return disk.image()
 
-    def _judge(self, disk: Disk, point: int, chance: random.Random) -> None:
+    def _check_image(self, disk: Disk, point: int, chance: random.Random) -> None:
         """Take one image at this point and check it."""
         kind = chance.choice(["posix", "posix", "posix", "ext4", "ext4", "killed"])
         seed = chance.randrange(1 << 32)

@@ -208,40 +208,40 @@ class Harness:
 def test_no_last_value_is_lost_and_no_deleted_key_comes_back(
     seed: int, retention_bytes: int
 ) -> None:
-    world = Harness(seed, retention_bytes=retention_bytes)
+    harness = Harness(seed, retention_bytes=retention_bytes)
     for life in range(4):
-        world.files.fuse = world.files.operations + world.chance.randint(1, 400)
+        harness.files.fuse = harness.files.operations + harness.chance.randint(1, 400)
         try:
-            world.start()
-            world.recovered()
-            world.work(200)
+            harness.start()
+            harness.recovered()
+            harness.work(200)
         except PowerCut:
             pass
-        world.check_readers()
-        if world.chance.random() < 0.6:
-            world.files = world.files.after_power_cut(seed * 10 + life)
+        harness.check_readers()
+        if harness.chance.random() < 0.6:
+            harness.files = harness.files.after_power_cut(seed * 10 + life)
     for attempt in range(4):
-        world.files.fuse = world.files.operations + world.chance.randint(1, 12)
+        harness.files.fuse = harness.files.operations + harness.chance.randint(1, 12)
         try:
-            world.start()
+            harness.start()
         except PowerCut:
-            if world.chance.random() < 0.6:
-                world.files = world.files.after_power_cut(seed * 100 + attempt)
-    world.files.fuse = None
-    world.start()
-    world.recovered()
-    contents = segment_contents(world.files)
-    world.files = world.files.after_power_cut(seed)
-    world.start()
-    assert segment_contents(world.files) == contents
-    world.recovered()
+            if harness.chance.random() < 0.6:
+                harness.files = harness.files.after_power_cut(seed * 100 + attempt)
+    harness.files.fuse = None
+    harness.start()
+    harness.recovered()
+    contents = segment_contents(harness.files)
+    harness.files = harness.files.after_power_cut(seed)
+    harness.start()
+    assert segment_contents(harness.files) == contents
+    harness.recovered()
     # The log can be used again: it can be compacted completely.
     for partition in PARTITIONS:
-        world.log(partition).roll(world.now_ms)
+        harness.log(partition).roll(harness.now_ms)
     for _ in range(200):
-        world.compact()
+        harness.compact()
     for partition in PARTITIONS:
-        world.check_log(world.log(partition))
+        harness.check_log(harness.log(partition))
 
 
 def segment_contents(files: CrashFileSystem) -> dict[str, bytes]:
@@ -250,39 +250,39 @@ def segment_contents(files: CrashFileSystem) -> dict[str, bytes]:
 
 def build(seed: int) -> Harness:
     """Build a log of several small segments with all kinds of acknowledged records, and one pending round."""
-    world = Harness(seed)
-    world.config = LogConfig(
+    harness = Harness(seed)
+    harness.config = LogConfig(
         compacts=True,
         min_cleanable_dirty_ratio=0.0,
         delete_retention_ms=0,
         segment_bytes=400,
         retention_ms=-1,
     )
-    world.max_keys = 1000
-    world.start()
+    harness.max_keys = 1000
+    harness.start()
     for _ in range(40):
-        world.append()
-        world.sync()
-        if world.chance.random() < 0.2:
-            world.epoch += 1
+        harness.append()
+        harness.sync()
+        if harness.chance.random() < 0.2:
+            harness.epoch += 1
     # A first round writes delete horizons, which have expired in the second round.
     for partition in PARTITIONS:
-        world.log(partition).roll(world.now_ms)
-    world.sync()
+        harness.log(partition).roll(harness.now_ms)
+    harness.sync()
     for _ in range(6):
-        world.compact()
+        harness.compact()
     for _ in range(12):
-        world.append()
-        world.sync()
+        harness.append()
+        harness.sync()
     for partition in PARTITIONS:
-        world.log(partition).roll(world.now_ms)
-    world.sync()
-    return world
+        harness.log(partition).roll(harness.now_ms)
+    harness.sync()
+    return harness
 
 
-def rounds(world: Harness) -> None:
+def rounds(harness: Harness) -> None:
     for _ in range(30):
-        world.compact()
+        harness.compact()
 
 
 def test_power_cuts_at_every_operation_of_a_round() -> None:
@@ -294,36 +294,36 @@ def test_power_cuts_at_every_operation_of_a_round() -> None:
     assert operations > 20
     for number in range(1, operations + 1):
         for image in range(2):
-            world = build(1)
-            assert world.files.operations == start
-            world.files.fuse = start + number
+            harness = build(1)
+            assert harness.files.operations == start
+            harness.files.fuse = start + number
             with pytest.raises(PowerCut):
-                rounds(world)
+                rounds(harness)
             if image:  # otherwise only the process was killed
-                world.files = world.files.after_power_cut(number * 7 + image)
-            recover_with_interruptions(world, number)
-            contents = segment_contents(world.files)
-            world.files = world.files.after_power_cut(image)
-            world.start()
-            assert segment_contents(world.files) == contents
-            world.recovered()
-            rounds(world)
+                harness.files = harness.files.after_power_cut(number * 7 + image)
+            recover_with_interruptions(harness, number)
+            contents = segment_contents(harness.files)
+            harness.files = harness.files.after_power_cut(image)
+            harness.start()
+            assert segment_contents(harness.files) == contents
+            harness.recovered()
+            rounds(harness)
             for partition in PARTITIONS:
-                world.check_log(world.log(partition))
-            assert latest(world.log(PARTITIONS[0])) == latest(reference.log(PARTITIONS[0]))
+                harness.check_log(harness.log(partition))
+            assert latest(harness.log(PARTITIONS[0])) == latest(reference.log(PARTITIONS[0]))
 
 
-def recover_with_interruptions(world: Harness, seed: int) -> None:
+def recover_with_interruptions(harness: Harness, seed: int) -> None:
     for cut in range(1, 6):
-        world.files.fuse = world.files.operations + cut
+        harness.files.fuse = harness.files.operations + cut
         try:
-            world.start()
+            harness.start()
         except PowerCut:
-            world.files = world.files.after_power_cut(seed + cut)
-    world.files.fuse = None
-    world.start()
-    world.recovered()
-    for path in world.files.contents():
+            harness.files = harness.files.after_power_cut(seed + cut)
+    harness.files.fuse = None
+    harness.start()
+    harness.recovered()
+    for path in harness.files.contents():
         assert not path.endswith((".swap", ".cleaned"))
 
 
@@ -336,14 +336,14 @@ def test_the_check_finds_a_missing_directory_sync(monkeypatch: pytest.MonkeyPatc
     )
     failures = 0
     for number in range(1, 60):
-        world = build(1)
-        world.files.fuse = world.files.operations + number
+        harness = build(1)
+        harness.files.fuse = harness.files.operations + number
         with contextlib.suppress(PowerCut):
-            rounds(world)
-        world.files = world.files.after_power_cut(number)
+            rounds(harness)
+        harness.files = harness.files.after_power_cut(number)
         try:
-            world.start()
-            world.recovered()
+            harness.start()
+            harness.recovered()
         except (AssertionError, StorageError):
             failures += 1
     assert failures

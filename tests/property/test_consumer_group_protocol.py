@@ -59,11 +59,11 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         members: list[tuple[tuple[str, ...], str]],
         cooperative: object,
     ) -> None:
-        self.world = ConsumerGroupHarness()
+        self.harness = ConsumerGroupHarness()
         self.assignor = assignor
         self.cooperative = bool(cooperative)
-        self.world.topics.create("t", sizes[0])
-        self.world.topics.create("u", sizes[1])
+        self.harness.topics.create("t", sizes[0])
+        self.harness.topics.create("u", sizes[1])
         self.alive: dict[str, Member] = {}
         self.gone = 0
         self.last_heard: dict[str, int] = {}
@@ -96,10 +96,10 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         if kind == "classic":
             cooperative = self.cooperative
             member = ClassicConsumer(
-                self.world, *topics, cooperative=cooperative, instance=instance
+                self.harness, *topics, cooperative=cooperative, instance=instance
             )
         else:
-            member = Consumer(self.world, f"{name}-{self.gone}", *topics, instance=instance)
+            member = Consumer(self.harness, f"{name}-{self.gone}", *topics, instance=instance)
             member.assignor = self.assignor
         self.alive[name] = member
         self.beat(name)
@@ -125,7 +125,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         member = self.alive[name]
         self.forget_the_silent()
         member.beat(fate)
-        self.last_heard[name] = self.world.now_ms
+        self.last_heard[name] = self.harness.now_ms
 
     @precondition(lambda self: len(self.alive) > 1)
     @rule(data=st.data(), epoch=st.sampled_from([-1, -1, -2]))
@@ -164,7 +164,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         epoch = member.generation if isinstance(member, ClassicConsumer) else member.epoch
         epoch -= behind
         self.commits += 1
-        code = self.world.commit_code(
+        code = self.harness.commit_code(
             {("t", index): self.commits}, member=member.member, generation=max(epoch, 0)
         )
         if code == 0:
@@ -173,13 +173,13 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
 
     @rule(ms=st.sampled_from([1_000, 20_000, SESSION_MS + 1, REBALANCE_MS + 1]))
     def time_passes(self, ms: int) -> None:
-        self.world.advance(ms)
+        self.harness.advance(ms)
         self.forget_the_silent()
 
     def forget_the_silent(self) -> None:
         """Stop members that were silent for longer than their session, as clients do."""
         for name, member in self.alive.items():
-            silent_ms = self.world.now_ms - self.last_heard.get(name, self.world.now_ms)
+            silent_ms = self.harness.now_ms - self.last_heard.get(name, self.harness.now_ms)
             if isinstance(member, Consumer) and member.stubborn and silent_ms >= 1_000:
                 member.lose()
                 member.stubborn = False
@@ -188,7 +188,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
 
     @rule()
     def coordinator_restarts(self) -> None:
-        self.world.restart()
+        self.harness.restart()
 
     @precondition(lambda self: self.alive)
     @rule(numbers=st.lists(st.integers(0, 4), min_size=1, max_size=4))
@@ -199,11 +199,11 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
             for number in numbers:
                 self.alive[names[number % len(names)]].beat("lost")
 
-        self.world.power_fails_during(unanswered)
+        self.harness.power_fails_during(unanswered)
 
     @rule(topic=st.sampled_from(["t", "u"]), more=st.integers(1, 3))
     def topic_changes(self, topic: str, more: int) -> None:
-        topics = self.world.topics
+        topics = self.harness.topics
         info = topics.get(topic)
         if info is None:
             topics.create(topic, more)
@@ -221,15 +221,15 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
             for partition in member.owned:
                 assert partition not in owners, (partition, name, owners[partition])
                 owners[partition] = name
-        group = self.world.group()
+        group = self.harness.group()
         if group is not None:
             held = [p for c in group.current.values() for p in c.assigned | c.revoking]
             assert len(held) == len(set(held))
 
     @invariant()
     def the_group_is_what_its_log_says(self) -> None:
-        before = self.world.group()
-        now, loaded = self.world.coordinator._shards[0], self.world.started()._shards[0]
+        before = self.harness.group()
+        now, loaded = self.harness.coordinator._shards[0], self.harness.started()._shards[0]
         other = loaded.consumer_groups.get("g")
         assert (before is None) == (other is None)
         if before is not None and other is not None:
@@ -239,7 +239,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         if classic is not None and classic.is_stored:
             assert again is not None
             assert again.generation == classic.generation
-        assert self.world.offsets() == self.committed
+        assert self.harness.offsets() == self.committed
 
     def teardown(self) -> None:
         if not getattr(self, "alive", None):
@@ -255,32 +255,32 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
             for name in self.alive:
                 self.beat(name)
                 self.nothing_is_held_twice()
-            self.world.advance(SESSION_MS // 6)
+            self.harness.advance(SESSION_MS // 6)
         self.check_peace()
 
     def check_peace(self) -> None:
-        group = self.world.group()
+        group = self.harness.group()
         if not self.alive:
             return
         if group is None:
-            assert self.world.group_state() is GroupState.STABLE
+            assert self.harness.group_state() is GroupState.STABLE
         else:
             assert group.state is ConsumerGroupState.STABLE
         wanted: set[str] = set()
         for member in self.alive.values():
             assert group is None or member.owned == group.target(member.member), member.member
-            assert member.owned <= self.world.topics.partitions(*member.topics)
+            assert member.owned <= self.harness.topics.partitions(*member.topics)
             wanted.update(member.topics)
         owned = [p for member in self.alive.values() for p in member.owned]
         assert len(owned) == len(set(owned))
-        assert set(owned) == self.world.topics.partitions(*wanted)
+        assert set(owned) == self.harness.topics.partitions(*wanted)
         if group is not None and self.assignor == "uniform":
             self.check_balance()
 
     def check_balance(self) -> None:
         for giver in self.alive.values():
             for taker in self.alive.values():
-                could = giver.owned & self.world.topics.partitions(*taker.topics)
+                could = giver.owned & self.harness.topics.partitions(*taker.topics)
                 assert not could or len(giver.owned) - len(taker.owned) < 2
 
 

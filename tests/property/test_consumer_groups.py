@@ -51,7 +51,7 @@ class Worker:
         """The last processed offset of each partition since its assignment; None before the first."""
         automatic = life.chance.random() < 0.4
         self.commits = not automatic
-        self.program: Program = life.world.consumer(
+        self.program: Program = life.harness.consumer(
             group="g",
             client_id=name,
             auto_offset_reset="earliest",
@@ -122,8 +122,8 @@ class Life:
     def __init__(self, seed: int, assignor: str) -> None:
         self.chance = Random(seed)
         self.assignor = assignor
-        self.world = ConsumerSimulation()
-        self.world.broker.create_topic("t", partitions=PARTITIONS)
+        self.harness = ConsumerSimulation()
+        self.harness.broker.create_topic("t", partitions=PARTITIONS)
         self.workers: list[Worker] = []
         self.written: set[bytes] = set()
         self.handled: set[bytes] = set()
@@ -132,8 +132,8 @@ class Life:
         self.overlaps = 0
         self.names = 0
         self.to_lose = 0
-        self.world.lost = self.lose_answer
-        self.world.fault = self.lose_request
+        self.harness.lost = self.lose_answer
+        self.harness.fault = self.lose_request
 
     # States of the network
 
@@ -151,7 +151,7 @@ class Life:
 
     def note_commits(self) -> None:
         """Record the group's committed offsets."""
-        observer = ConsumerObserver(self.world)
+        observer = ConsumerObserver(self.harness)
         self.committed = observer.offsets()
 
     # Steps
@@ -190,10 +190,10 @@ class Life:
         partition = self.chance.randrange(PARTITIONS)
         values = [b"%d" % (len(self.written) + n) for n in range(self.chance.randint(1, 12))]
         self.written.update(values)
-        assert self.world.broker.produce("t", *values, partition=partition).error_code == 0
+        assert self.harness.broker.produce("t", *values, partition=partition).error_code == 0
 
     def pass_time(self) -> None:
-        self.world.advance(self.chance.choice([1, 50, 400, 1_500, 4_000]))
+        self.harness.advance(self.chance.choice([1, 50, 400, 1_500, 4_000]))
 
     def join(self) -> None:
         if len(self.workers) < 5:
@@ -217,13 +217,13 @@ class Life:
         if len(self.awake()) > 1:
             worker = self.chance.choice(self.awake())
             worker.asleep = worker.slept = True
-            self.world.programs.remove(worker.program)
+            self.harness.programs.remove(worker.program)
 
     def wake(self) -> None:
         for worker in self.workers:
             if worker.asleep:
                 worker.asleep = False
-                self.world.programs.append(worker.program)
+                self.harness.programs.append(worker.program)
                 return
 
     def lose(self) -> None:
@@ -231,7 +231,7 @@ class Life:
 
     def restart(self) -> None:
         crash, hang = self.chance.random() < 0.5, self.chance.random() < 0.3
-        self.world.restart_broker(crash=crash, hang=hang)
+        self.harness.restart_broker(crash=crash, hang=hang)
 
     def end(self) -> None:
         """End the events, and wait until all records are processed and every member has partitions."""
@@ -242,7 +242,7 @@ class Life:
         for _ in range(150):
             for worker in self.workers:
                 worker.work()
-            self.world.advance(500)
+            self.harness.advance(500)
             shares = sorted(len(worker.owned) for worker in self.workers)
             balanced = sum(shares) == PARTITIONS and shares[-1] - shares[0] <= 1
             if self.handled == self.written and balanced:
@@ -255,8 +255,8 @@ class Life:
 class ConsumerObserver:
     """Reads committed offsets without the consumers."""
 
-    def __init__(self, world: ConsumerSimulation) -> None:
-        self._world = world
+    def __init__(self, harness: ConsumerSimulation) -> None:
+        self._world = harness
 
     def offsets(self) -> dict[TopicPartition, int]:
         request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=None)])

@@ -201,9 +201,9 @@ class Harness:
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=60)
 def test_records_of_a_key_stay_in_order_and_none_is_lost(*, aggregated: bool, seed: int) -> None:
-    world = Harness(seed, aggregated=aggregated)
-    world.run(150)
-    world.check()
+    harness = Harness(seed, aggregated=aggregated)
+    harness.run(150)
+    harness.check()
 
 
 def oracle() -> type:

@@ -67,22 +67,22 @@ class Harness:
 class Reader:
     """Returns a part of the shard for each read, as Kinesis does; sometimes an empty part before the end."""
 
-    def __init__(self, world: Harness, start: Checkpoint) -> None:
-        self.world = world
+    def __init__(self, harness: Harness, start: Checkpoint) -> None:
+        self.harness = harness
         self.after = int(start.position) if start.is_sequence_number else 0
 
     async def fetch(self, _room: object = None) -> Fetched:
         await turn()
-        world = self.world
-        left = [each for each in world.records if int(each.sequence_number) > self.after]
-        most = world.chance.choice([0, 1, 3, 100])
+        harness = self.harness
+        left = [each for each in harness.records if int(each.sequence_number) > self.after]
+        most = harness.chance.choice([0, 1, 3, 100])
         numbers = sorted({int(each.sequence_number) for each in left})[:most]
         taken = [each for each in left if int(each.sequence_number) in numbers]
         self.after = numbers[-1] if numbers else self.after
         rest = len(taken) < len(left)
         return Fetched(
             records=taken,
-            ended=world.closed and not rest,
+            ended=harness.closed and not rest,
             behind_ms=5 if rest else 0,
             size_bytes=10 * len(taken),
         )
@@ -92,12 +92,12 @@ def rows(batches: list[Any]) -> list[bytes]:
     return [value for batch in batches for value in batch.column("data").to_pylist()]
 
 
-async def read(world: Harness, number: int, start: Checkpoint, bounds: PartBounds) -> list[bytes]:
+async def read(harness: Harness, number: int, start: Checkpoint, bounds: PartBounds) -> list[bytes]:
     async def agree(end: End) -> str:
-        return await world.record_once(str(number), end.to_text())
+        return await harness.record_once(str(number), end.to_text())
 
-    part = ShardPart(SHARD, start, bounds, clock=lambda: world.now_ms)
-    reader: Any = Reader(world, start)  # the methods of a reader that a part uses
+    part = ShardPart(SHARD, start, bounds, clock=lambda: harness.now_ms)
+    reader: Any = Reader(harness, start)  # the methods of a reader that a part uses
     return rows(await part.read(reader, agree, fail_on_data_loss=True))
 
 
@@ -108,18 +108,18 @@ def some_bounds(chance: random.Random, number: int, until_ms: int | None) -> Par
     return PartBounds(chance.choice([1, 30, 1000]), chance.choice([None, 1, 4]), until_ms)
 
 
-def interleave(world: Harness, copies: list[Coroutine[Any, Any, list[bytes]]]) -> list[list[bytes]]:
+def interleave(harness: Harness, copies: list[Coroutine[Any, Any, list[bytes]]]) -> list[list[bytes]]:
     """Run copies of a task step by step; some die, but not all."""
     done: list[list[bytes]] = []
     alive = list(copies)
     while alive:
-        one = world.chance.choice(alive)
-        if world.chance.random() < 0.05 and (len(alive) > 1 or done):
+        one = harness.chance.choice(alive)
+        if harness.chance.random() < 0.05 and (len(alive) > 1 or done):
             one.close()
             alive.remove(one)
             continue
-        if world.chance.random() < 0.2 and not world.closed:
-            world.grow()
+        if harness.chance.random() < 0.2 and not harness.closed:
+            harness.grow()
         try:
             one.send(None)
         except StopIteration as stop:
@@ -131,25 +131,25 @@ def interleave(world: Harness, copies: list[Coroutine[Any, Any, list[bytes]]]) -
 def test_every_read_of_a_round_has_the_same_rows_and_rounds_are_the_shard() -> None:
     for seed in range(SEEDS):
         chance = random.Random(seed)
-        world = Harness(chance)
+        harness = Harness(chance)
         start, found = TRIM_HORIZON, []
         number = 0
         while not start.is_end:
-            world.closed = number >= 6
+            harness.closed = number >= 6
             # All copies of a task have the same plan; a restart may have changed the limits.
-            until_ms = chance.choice([None, world.now_ms]) if number < 6 else None
+            until_ms = chance.choice([None, harness.now_ms]) if number < 6 else None
             copies = [
-                read(world, number, start, some_bounds(chance, number, until_ms))
+                read(harness, number, start, some_bounds(chance, number, until_ms))
                 for _ in range(chance.randrange(1, 4))
             ]
-            reads = interleave(world, copies)
-            last = read(world, number, start, some_bounds(chance, number, until_ms))
-            reads += interleave(world, [last])
+            reads = interleave(harness, copies)
+            last = read(harness, number, start, some_bounds(chance, number, until_ms))
+            reads += interleave(harness, [last])
             assert all(each == reads[0] for each in reads), f"seed {seed}, round {number}"
             found += reads[0]
-            end = parse_end(world.stored[str(number)])
+            end = parse_end(harness.stored[str(number)])
             assert end.rows == len(reads[0]), f"seed {seed}, round {number}"
             start = end.continuation.checkpoint
             number += 1
             assert number < 60, f"seed {seed} comes to no end"
-        assert found == [each.data for each in world.records], f"seed {seed}"
+        assert found == [each.data for each in harness.records], f"seed {seed}"

@@ -257,36 +257,36 @@ def test_acknowledged_batches_survive_any_power_cut(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_files, "CACHES_AFTER_BYTES", 300)
-    world = Harness(seed)
+    harness = Harness(seed)
     for life in range(3):
-        world.files.fuse = world.files.operations + world.chance.randint(1, 250)
+        harness.files.fuse = harness.files.operations + harness.chance.randint(1, 250)
         try:
-            world.start()
+            harness.start()
             if life:
-                world.check()
-                world.check_retries()
-            world.work(150)
+                harness.check()
+                harness.check_retries()
+            harness.work(150)
         except PowerCut:
             pass
         # The power failed, or only the process was killed. After a kill the unsynced page cache is still there.
-        if world.chance.random() < 0.6:
-            world.files = world.files.after_power_cut(seed * 10 + life)
+        if harness.chance.random() < 0.6:
+            harness.files = harness.files.after_power_cut(seed * 10 + life)
     # Recovery is interrupted several times, and then completes.
     for attempt in range(4):
-        world.files.fuse = world.files.operations + world.chance.randint(1, 12)
+        harness.files.fuse = harness.files.operations + harness.chance.randint(1, 12)
         try:
-            world.start()
+            harness.start()
         except PowerCut:
-            if world.chance.random() < 0.6:
-                world.files = world.files.after_power_cut(seed * 100 + attempt)
-    world.files.fuse = None
-    world.start()
-    world.check()
-    world.check_retries()
+            if harness.chance.random() < 0.6:
+                harness.files = harness.files.after_power_cut(seed * 100 + attempt)
+    harness.files.fuse = None
+    harness.start()
+    harness.check()
+    harness.check_retries()
     # After a restart consumers may have read all records, so all count as acknowledged.
-    world.files = world.files.after_power_cut(seed)
-    world.start()
-    world.check()
+    harness.files = harness.files.after_power_cut(seed)
+    harness.start()
+    harness.check()
 
 
 @pytest.mark.parametrize("what", ["nothing", "names", "directory", "data"])
@@ -309,15 +309,15 @@ def test_a_sync_that_leaves_something_out_loses_acknowledged_batches(
     monkeypatch.setattr(SyncTask, "run", careless)
     lost = 0
     for seed in range(40):
-        world = Harness(seed)
-        world.start()
-        world.append()
-        world.sync()
-        world.files = world.files.after_power_cut(seed)
-        world.start()
-        ends = [world.log(partition).log_end_offset for partition in PARTITIONS]
+        harness = Harness(seed)
+        harness.start()
+        harness.append()
+        harness.sync()
+        harness.files = harness.files.after_power_cut(seed)
+        harness.start()
+        ends = [harness.log(partition).log_end_offset for partition in PARTITIONS]
         lost += any(
-            end <= max(world.histories[partition].acknowledged, default=-1)
+            end <= max(harness.histories[partition].acknowledged, default=-1)
             for partition, end in zip(PARTITIONS, ends, strict=True)
         )
     assert (lost > 0) == (what != "nothing")

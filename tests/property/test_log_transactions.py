@@ -384,11 +384,11 @@ class CrashingHarness(Harness):
         self.reopen(clean=False)
 
 
-def run(world: Harness, steps: int) -> None:
-    actions = world.actions
+def run(harness: Harness, steps: int) -> None:
+    actions = harness.actions
     for _ in range(steps):
-        world.chance.choices(list(actions), weights=list(actions.values()))[0]()
-        world.check()
+        harness.chance.choices(list(actions), weights=list(actions.values()))[0]()
+        harness.check()
 
 
 @pytest.mark.parametrize("seed", range(24))

@@ -59,22 +59,22 @@ class _Group:
         self.owners = PartitionOwners("g")
         self.members: list[str] = []
 
-    def says(self, member: str, epoch: int, owned: list[int] | None = None) -> Any:
-        places = None if owned is None else [Places(topic_id=TOPIC, partitions=owned)]
+    def heartbeat(self, member: str, epoch: int, owned: list[int] | None = None) -> Any:
+        partitions_owned = None if owned is None else [Places(topic_id=TOPIC, partitions=owned)]
         request = ConsumerGroupHeartbeatRequest(
-            group_id="g", member_id=member, member_epoch=epoch, topic_partitions=places
+            group_id="g", member_id=member, member_epoch=epoch, topic_partitions=partitions_owned
         )
         self.owners.asked(request)
         return request
 
-    def is_given(self, request: Any, epoch: int, *partitions: int) -> None:
-        given = [GivenPlaces(topic_id=TOPIC, partitions=list(partitions))]
+    def respond(self, request: Any, epoch: int, *partitions: int) -> None:
+        assigned = [GivenPlaces(topic_id=TOPIC, partitions=list(partitions))]
         response = ConsumerGroupHeartbeatResponse(
-            member_epoch=epoch, assignment=Assignment(topic_partitions=given)
+            member_epoch=epoch, assignment=Assignment(topic_partitions=assigned)
         )
         self.owners.answered(request, response)
         group = SimpleNamespace(members=self.members)
-        shard = SimpleNamespace(consumers={"g": group})
+        shard = SimpleNamespace(consumer_groups={"g": group})
         groups = SimpleNamespace(_shard_of=lambda _group: shard)
         broker: Any = SimpleNamespace(services=SimpleNamespace(groups=groups))
         self.owners.check(broker)
@@ -83,30 +83,30 @@ class _Group:
 def test_the_checker_finds_a_partition_with_two_owners() -> None:
     group = _Group()
     group.members = ["a", "b"]
-    group.is_given(group.says("a", 0), 1, 0, 1)
-    group.says("a", 1, [0])
-    group.is_given(group.says("b", 0), 2, 1)
+    group.respond(group.heartbeat("a", 0), 1, 0, 1)
+    group.heartbeat("a", 1, [0])
+    group.respond(group.heartbeat("b", 0), 2, 1)
     with pytest.raises(ViolationError, match="b was assigned"):
-        group.is_given(group.says("b", 2), 2, 0)
+        group.respond(group.heartbeat("b", 2), 2, 0)
 
 
 def test_a_late_heartbeat_makes_no_member_an_owner() -> None:
     group = _Group()
     group.members = ["b"]  # member a was removed
-    group.is_given(group.says("b", 0), 2, 0, 1)
+    group.respond(group.heartbeat("b", 0), 2, 0, 1)
     group.members = ["a", "b"]
-    group.is_given(group.says("a", 0), 3)
-    group.says("a", 1, [1])
-    group.is_given(group.says("b", 2), 3, 0, 1)
+    group.respond(group.heartbeat("a", 0), 3)
+    group.heartbeat("a", 1, [1])
+    group.respond(group.heartbeat("b", 2), 3, 0, 1)
 
 
 def test_a_member_that_missed_a_response_may_revoke_with_its_previous_epoch() -> None:
     group = _Group()
     group.members = ["a", "b"]
-    group.is_given(group.says("a", 0), 1, 0)
-    group.is_given(group.says("a", 1), 2, 0, 1)  # the response is lost
-    group.says("a", 1, [0])
-    group.is_given(group.says("b", 0), 3, 1)
+    group.respond(group.heartbeat("a", 0), 1, 0)
+    group.respond(group.heartbeat("a", 1), 2, 0, 1)  # the response is lost
+    group.heartbeat("a", 1, [0])
+    group.respond(group.heartbeat("b", 0), 3, 1)
 
 
 @pytest.mark.slow  # not in `make check`

@@ -24,21 +24,21 @@ class Life:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        self.world = ConsumerSimulation(group_consumer_session_timeout_ms=10_000)
-        self.world.broker.create_topic("t", partitions=PARTITIONS)
-        self.world.fill("t", PARTITIONS, RECORDS)
+        self.harness = ConsumerSimulation(group_consumer_session_timeout_ms=10_000)
+        self.harness.broker.create_topic("t", partitions=PARTITIONS)
+        self.harness.fill("t", PARTITIONS, RECORDS)
         self.server_side = self.random.random() < 0.5
         self.assignor = self.random.choice(["range", "equal"])
         self.members = [self.member() for _ in range(3)]
         self.read: list[tuple[Program, Any]] = []
         self.finished: set[Program] = set()
-        self.admin = self.world.consumer()  # only its engine is used
+        self.admin = self.harness.consumer()  # only its engine is used
 
     def member(self) -> Program:
         protocol: dict[str, Any] = {"assignor": self.assignor, "session_timeout_ms": 10_000}
         if self.server_side:
             protocol = {"group_protocol": "consumer"}
-        program = self.world.consumer(group="g", auto_offset_reset="earliest", **protocol)
+        program = self.harness.consumer(group="g", auto_offset_reset="earliest", **protocol)
         program.subscribe(["t"])
         return program
 
@@ -55,18 +55,18 @@ class Life:
             member_id=stopped.core.group_metadata().member_id,
             group_instance_id=None,
             timeout_ms=TIMEOUT_MS,
-            now_ms=lambda: self.world.now_ms,
+            now_ms=lambda: self.harness.now_ms,
         )
         self.admin.engine.spawn(
             flow, timeout_ms=2 * TIMEOUT_MS, on_done=lambda task: ended.append(task.outcome)
         )
-        began_ms = self.world.now_ms
+        began_ms = self.harness.now_ms
         while not ended:
-            assert self.world.now_ms < began_ms + 2 * TIMEOUT_MS, "the call does not end"
+            assert self.harness.now_ms < began_ms + 2 * TIMEOUT_MS, "the call does not end"
             if self.random.random() < 0.03:
-                self.world.restart_broker(crash=True)
+                self.harness.restart_broker(crash=True)
             self.round()
-        self.world.fault = self.world.lost = None
+        self.harness.fault = self.harness.lost = None
         [outcome] = ended
         for _ in range(100):
             self.round()
@@ -77,7 +77,7 @@ class Life:
         def lose(_program: Program, _call: Any) -> TransportError | None:
             return TransportError("lost") if self.random.random() < 0.05 else None
 
-        self.world.fault = self.world.lost = lose
+        self.harness.fault = self.harness.lost = lose
 
     def round(self) -> None:
         for member in self.members:
@@ -90,7 +90,7 @@ class Life:
                 continue
             if member.core.stopped:
                 self.finished.add(member)
-        self.world.advance(500)
+        self.harness.advance(500)
 
     def check(self, stopped: Program, outcome: str) -> None:
         others = [member for member in self.members if member is not stopped]

@@ -46,8 +46,8 @@ class History:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        self.world = ConsumerGroupHarness()
-        self.world.topics.create("t", 6)
+        self.harness = ConsumerGroupHarness()
+        self.harness.topics.create("t", 6)
         kinds = self.random.choice(["classic", "consumer", "both"])
         self.cooperative = self.random.random() < 0.5
         self.actors = [self.new_actor(number, kinds) for number in range(4)]
@@ -57,9 +57,9 @@ class History:
     def new_actor(self, number: int, kinds: str) -> Actor:
         classic = kinds == "classic" or (kinds == "both" and number % 2 == 0)
         member: AnyMember = (
-            ClassicConsumer(self.world, "t", cooperative=self.cooperative)
+            ClassicConsumer(self.harness, "t", cooperative=self.cooperative)
             if classic
-            else Consumer(self.world, f"m{number}", "t")
+            else Consumer(self.harness, f"m{number}", "t")
         )
         return Actor(member, obeys=self.random.random() < 0.7)
 
@@ -72,7 +72,7 @@ class History:
         self.finish()
 
     def step(self) -> None:
-        self.world.advance(STEP_MS)
+        self.harness.advance(STEP_MS)
         chance = self.random.random()
         if chance < 0.04:
             self.crash()
@@ -87,7 +87,7 @@ class History:
                 self.ask_again(actor)
 
     def crash(self) -> None:
-        self.world.restart()
+        self.harness.restart()
         for actor in self.actors:
             actor.crashed = actor.crashed or bool(actor.asked)
 
@@ -111,11 +111,11 @@ class History:
         if isinstance(member, ClassicConsumer):
             if member.step != "heartbeat" or member.parked is not None:
                 return False
-            reply = now(self.world.heartbeat_reply(member.member, member.generation))
+            reply = now(self.harness.heartbeat_reply(member.member, member.generation))
         else:
             if member.epoch == 0:
                 return False
-            reply = self.world.send(member_id=member.member, member_epoch=member.epoch)
+            reply = self.harness.send(member_id=member.member, member_epoch=member.epoch)
         asked = actor.asked == member.member
         assert not reply.headrace_stop or asked, (
             "asked to stop, but no administrator has asked for it"
@@ -131,29 +131,29 @@ class History:
         actor.left, actor.dead = True, lost
 
     def is_in(self, actor: Actor) -> bool:
-        found = self.world.coordinator.describe_groups(["g"], self.world.now_ms)
+        found = self.harness.coordinator.describe_groups(["g"], self.harness.now_ms)
         members = {member.member_id for member in now(found)[0].members}
-        group = self.world.group()
+        group = self.harness.group()
         return actor.member_id in members or (
             group is not None and actor.member_id in group.members
         )
 
     def ask(self, actor: Actor) -> None:
-        answer = self.world.stop(actor.member_id, timeout_ms=TIMEOUT_MS)
+        answer = self.harness.stop(actor.member_id, timeout_ms=TIMEOUT_MS)
         assert answer.state == StopState.STOPPING
         actor.asked = actor.member_id
-        self.deadlines[actor.asked] = self.world.now_ms + TIMEOUT_MS
+        self.deadlines[actor.asked] = self.harness.now_ms + TIMEOUT_MS
 
     def ask_again(self, actor: Actor) -> None:
-        left_ms = max(0, self.deadlines[actor.asked] - self.world.now_ms)
-        answer = self.world.stop(actor.asked, timeout_ms=left_ms, again=True)
-        actor.answers.append((self.world.now_ms, answer.state, answer.error_code))
+        left_ms = max(0, self.deadlines[actor.asked] - self.harness.now_ms)
+        answer = self.harness.stop(actor.asked, timeout_ms=left_ms, again=True)
+        actor.answers.append((self.harness.now_ms, answer.state, answer.error_code))
         if answer.state == StopState.STOPPED:
             assert actor.left
             assert not actor.dead, "its farewell was lost"
             self.ended[actor.asked] = "stopped"
         elif answer.state == StopState.REMOVED:
-            assert self.world.now_ms >= self.deadlines[actor.asked]
+            assert self.harness.now_ms >= self.deadlines[actor.asked]
             self.ended[actor.asked] = "removed"
         elif answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
             # The coordinator knows the outcome of a member whose LeaveGroup has arrived, unless it was killed since.
@@ -163,7 +163,7 @@ class History:
     def finish(self) -> None:
         """Wait until every stop has ended, at the latest just after its deadline."""
         for _ in range((TIMEOUT_MS + SESSION_MS) // STEP_MS + 2):
-            self.world.advance(STEP_MS)
+            self.harness.advance(STEP_MS)
             for actor in self.actors:
                 if not actor.dead and not actor.left:
                     actor.member.beat()
@@ -172,7 +172,7 @@ class History:
         for actor in self.actors:
             assert not actor.asked or actor.asked in self.ended, actor
         # No stop is left in memory or as a timer.
-        shard = self.world.coordinator._shards[0]
+        shard = self.harness.coordinator._shards[0]
         assert not list(shard.stops.pending)
 
 

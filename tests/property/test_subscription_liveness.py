@@ -55,10 +55,10 @@ class Round:
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(f"subscriptions {seed}")
-        self.world = ConsumerSimulation()
+        self.harness = ConsumerSimulation()
         self.topics = {"t1": 2, "t2": 3}
         for name, count in self.topics.items():
-            self.world.broker.create_topic(name, partitions=count)
+            self.harness.broker.create_topic(name, partitions=count)
         self._attach()
         # In a group of one kind no member of another kind can hide a change that the first kind misses.
         self.protocols = PROTOCOLS[seed % len(PROTOCOLS)]
@@ -100,7 +100,7 @@ class Round:
     def _join(self) -> None:
         if len(self.members) >= 5:
             return
-        member = self.world.consumer(
+        member = self.harness.consumer(
             group=GROUP,
             auto_offset_reset="earliest",
             group_protocol=self.chance.choice(self.protocols),
@@ -135,7 +135,7 @@ class Round:
         if len(self.topics) < MOST_TOPICS:
             name = f"t{len(self.topics) + 1}"
             self.topics[name] = 2
-            self.world.broker.create_topic(name, partitions=2)
+            self.harness.broker.create_topic(name, partitions=2)
 
     def _grow(self) -> None:
         self._add_partition(self.chance.choice(list(self.topics)))
@@ -143,24 +143,24 @@ class Round:
     def _add_partition(self, name: str) -> None:
         self.topics[name] += 1
         added = CreatePartitionsTopic(name=name, count=self.topics[name], assignments=None)
-        answer = self.world.broker.call(CreatePartitionsRequest(topics=[added], timeout_ms=1000))
+        answer = self.harness.broker.call(CreatePartitionsRequest(topics=[added], timeout_ms=1000))
         assert answer.results[0].error_code == 0
 
     def _fall(self) -> None:
-        self.world.restart_broker(crash=self.chance.random() < 0.5)
+        self.harness.restart_broker(crash=self.chance.random() < 0.5)
 
     def _attach(self) -> None:
         config = AlterableConfig(name="headrace.pattern", config_operation=0, value=PATTERN)
         resource = AlterConfigsResource(
             resource_type=GROUP_RESOURCE, resource_name=GROUP, configs=[config]
         )
-        answer = self.world.broker.call(IncrementalAlterConfigsRequest(resources=[resource]))
+        answer = self.harness.broker.call(IncrementalAlterConfigsRequest(resources=[resource]))
         assert answer.responses[0].error_code == 0, answer
 
     def _second(self) -> None:
         for member in list(self.members):
             self.seen.update(record.value for record in member.poll(20))
-        self.world.advance(1000)
+        self.harness.advance(1000)
 
     # --- checks ---
 
@@ -186,7 +186,7 @@ class Round:
         values = set()
         for name, index in sorted(self.wanted):
             value = f"{name}-{index}".encode()
-            assert self.world.broker.produce(name, value, partition=index).error_code == 0
+            assert self.harness.broker.produce(name, value, partition=index).error_code == 0
             values.add(value)
         for _ in range(30):
             self._second()

@@ -21,11 +21,11 @@ STEPS = 300
 
 
 def run(seed: int, kind: type[TransactionModel] = TransactionModel) -> None:
-    world = kind(seed)
+    harness = kind(seed)
     for _ in range(STEPS):
-        world.step()
-    world.settle()
-    world.check()
+        harness.step()
+    harness.settle()
+    harness.check()
 
 
 @pytest.mark.parametrize("kind", [TransactionModel, BumpingModel])

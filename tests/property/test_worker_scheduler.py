@@ -166,12 +166,12 @@ class Harness:
 def test_the_scheduler_keeps_its_invariants_in_random_runs(
     seed: int, ordering: str, concurrency: int, batch: int | None
 ) -> None:
-    world = Harness(seed, ordering, concurrency, batch)
+    harness = Harness(seed, ordering, concurrency, batch)
     for _ in range(200):
-        world.step()
-    world.drain()
-    for name, position in world.scheduler.positions().items():
-        assert position == world.scheduler._partitions[name].next_offset
+        harness.step()
+    harness.drain()
+    for name, position in harness.scheduler.positions().items():
+        assert position == harness.scheduler._partitions[name].next_offset
 
 
 def test_a_failed_record_holds_up_its_key_and_no_other() -> None:

@@ -88,17 +88,17 @@ def commit_offsets(
                     OffsetCommit(request.group_id, topic.name, partition.partition_index, committed)
                 )
         topics.append(OffsetCommitResponseTopic(name=topic.name, partitions=partitions))
-    require_room(shard, records)
+    require_space(shard, records)
     return Result(OffsetCommitResponse(topics=topics), records)
 
 
-def require_room(shard: GroupShard, commits: Sequence[OffsetCommit]) -> None:
+def require_space(shard: GroupShard, commits: Sequence[OffsetCommit]) -> None:
     """Refuse a commit if the memory of all committed offsets would exceed its limit.
 
     Raises:
         ApiError: INVALID_COMMIT_OFFSET_SIZE. Clients do not retry after this error.
     """
-    if not shard.memory.has_room_for_offsets(shard.offsets.added_bytes(commits)):
+    if not shard.memory.has_space_for_offsets(shard.offsets.added_bytes(commits)):
         shard.journal.warning("committed_offsets_limited", held_bytes=shard.memory.offsets_bytes)
         raise ApiError(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from headrace.core.coordinator.any_group.fencing import CommitSender
 from headrace.core.coordinator.any_group.kinds import kind_of
-from headrace.core.coordinator.any_group.offsets import require_room
+from headrace.core.coordinator.any_group.offsets import require_space
 from headrace.core.coordinator.runtime import Result
 from headrace.core.coordinator.state.records import CommittedOffset, OffsetCommit, PendingOffset
 from headrace.core.coordinator.state.shard import GroupShard
@@ -71,7 +71,7 @@ def commit_offsets(
         for topic in request.topics
     ]
     commits = [record.commit for record in records]
-    require_room(shard, commits)
+    require_space(shard, commits)
     _require_few(shard, request.producer_id, commits)
     return Result(TxnOffsetCommitResponse(topics=topics), records)
 
@@ -80,10 +80,10 @@ def _require_few(shard: GroupShard, producer_id: int, commits: Sequence[OffsetCo
     """Refuse more pending offsets than one transaction may have, because its marker applies all of them in one step.
 
     Raises:
-        ApiError: INVALID_COMMIT_OFFSET_SIZE, as in `require_room`.
+        ApiError: INVALID_COMMIT_OFFSET_SIZE, as in `require_space`.
     """
     added = shard.offsets.added_pending(producer_id, commits)
-    if not shard.memory.has_room_for_pending(producer_id, added):
+    if not shard.memory.has_space_for_pending(producer_id, added):
         shard.journal.warning("transactional_offsets_limited", producer_id=producer_id)
         raise ApiError(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
 

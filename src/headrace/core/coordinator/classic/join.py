@@ -122,7 +122,7 @@ def join_group(
             return joining.refused(ErrorCode.UNKNOWN_MEMBER_ID, joining.member_id)
         group = shard.create_group(request.group_id)
     try:
-        if not _has_room(shard, group, joining):
+        if not _has_space(shard, group, joining):
             return _group_is_full(shard, group, joining, now_ms)
         error = shard.memory.refusal(group, _added_bytes(group, joining))
         if error is not ErrorCode.NONE:
@@ -168,7 +168,7 @@ def _too_large(
     return joining.refused(error, joining.member_id)
 
 
-def _has_room(shard: GroupShard, group: ClassicGroup, joining: Joining) -> bool:
+def _has_space(shard: GroupShard, group: ClassicGroup, joining: Joining) -> bool:
     limit = shard.config.group_max_size
     member = group.members.get(joining.member_id)
     if group.state is GroupState.PREPARING_REBALANCE:

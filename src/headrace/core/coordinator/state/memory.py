@@ -96,7 +96,7 @@ class GroupMemory:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         return ErrorCode.NONE
 
-    def has_room_for_offsets(self, added_bytes: int) -> bool:
+    def has_space_for_offsets(self, added_bytes: int) -> bool:
         """Whether committed offsets may add so many bytes."""
         return added_bytes <= 0 or self.offsets_bytes + added_bytes <= self.offsets_limit
 
@@ -106,6 +106,6 @@ class GroupMemory:
         if count:
             self._pending[producer_id] = count
 
-    def has_room_for_pending(self, producer_id: int, more: int) -> bool:
+    def has_space_for_pending(self, producer_id: int, more: int) -> bool:
         """Whether a transaction may add so many pending offsets."""
         return more <= 0 or self._pending.get(producer_id, 0) + more <= PENDING_LIMIT

@@ -60,7 +60,7 @@ def init_producer_id(
     transaction = shard.transactions.get(transactional_id)
     if transaction is None:
         full = len(shard.transactions) >= shard.config.max_transactional_ids
-        if full or not shard.usage.has_room(transactional_id):
+        if full or not shard.usage.has_space(transactional_id):
             raise ApiError(ErrorCode.POLICY_VIOLATION)
         metadata = TransactionMetadata(
             shard.allocate_producer_id(), 0, timeout_ms, TransactionState.EMPTY, now_ms

@@ -65,7 +65,7 @@ def add_partitions(
     ongoing = current.state is TransactionState.ONGOING
     if not partitions or (ongoing and current.partitions.issuperset(partitions)):
         return Result(ErrorCode.NONE)
-    if not shard.usage.has_room(partitions=len(partitions)):
+    if not shard.usage.has_space(partitions=len(partitions)):
         raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
     added = current.to(
         TransactionState.ONGOING,

@@ -26,7 +26,7 @@ class Usage:
         self.limit = limit
         self.used = 0
 
-    def has_room(self, transactional_id: str = "", partitions: int = 0) -> bool:
+    def has_space(self, transactional_id: str = "", partitions: int = 0) -> bool:
         """Return whether the limit allows one more id (if one is given), and that many more partitions."""
         new_id = weight(transactional_id, 0) if transactional_id else 0
         return self.used + new_id + partitions * _PARTITION_BYTES <= self.limit

@@ -107,7 +107,7 @@ class LogFiles:
         """
         if not self._created:
             self._create_directory()
-        self.segments.open_segments.require_room()
+        self.segments.open_segments.require_space()
         segment.create()
         self._names_unsynced = True
 
@@ -153,7 +153,7 @@ class LogFiles:
         ):
             self.roll(config, now_ms)
         elif segment.file is None:
-            self.segments.open_segments.require_room()
+            self.segments.open_segments.require_space()
             segment.reopen()
         return self.segments.active
 

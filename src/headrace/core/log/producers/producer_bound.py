@@ -47,7 +47,7 @@ class ProducerBound:
             del self._states[state]
             self.count -= len(state)
 
-    def make_room(self) -> None:
+    def make_space(self) -> None:
         """Make logs forget producers if the bound is reached."""
         if self.count < self._next_at:
             return

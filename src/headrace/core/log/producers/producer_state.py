@@ -210,7 +210,7 @@ class ProducerStates:
             return without_batches(known)
         if len(self._entries) >= self._limit:
             self.forget_some()
-        self._bound.make_room()
+        self._bound.make_space()
         self._bound.count += 1
         return _NOTHING
 

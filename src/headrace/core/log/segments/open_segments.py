@@ -66,7 +66,7 @@ class OpenSegments:
         if len(self._recent) > self.limit:
             self._close_idle(used)
 
-    def require_room(self) -> None:
+    def require_space(self) -> None:
         """Refuse to open one more file for an append when too many are open and none of them can be closed.
 
         Raises:

@@ -39,262 +39,262 @@ class Harness(GroupHarness):
 
 
 @pytest.fixture
-def world() -> Harness:
+def harness() -> Harness:
     return Harness()
 
 
-def test_1_after_a_crash_a_change_that_members_have_not_seen_is_noticed_again(world):
+def test_1_after_a_crash_a_change_that_members_have_not_seen_is_noticed_again(harness):
     """The second member has left, and the others are not notified."""
-    now(world.leave((world.second, None)))
-    world.restart()
-    assert world.heartbeat(world.first, 2) == ErrorCode.NONE
-    world.advance(SESSION_MS - 1)
-    assert world.heartbeat(world.first, 2) == ErrorCode.NONE
-    world.advance(1)
-    assert world.heartbeat(world.first, 2) == ErrorCode.REBALANCE_IN_PROGRESS
-    (first,) = world.members("first")
+    now(harness.leave((harness.second, None)))
+    harness.restart()
+    assert harness.heartbeat(harness.first, 2) == ErrorCode.NONE
+    harness.advance(SESSION_MS - 1)
+    assert harness.heartbeat(harness.first, 2) == ErrorCode.NONE
+    harness.advance(1)
+    assert harness.heartbeat(harness.first, 2) == ErrorCode.REBALANCE_IN_PROGRESS
+    (first,) = harness.members("first")
     first.assignment = {0}
-    assert converge(world, [first]) == 3
+    assert converge(harness, [first]) == 3
 
 
-def test_1_after_a_crash_an_unchanged_membership_is_not_rebalanced(world):
+def test_1_after_a_crash_an_unchanged_membership_is_not_rebalanced(harness):
     """The session of the second member expired before the crash, but the membership is unchanged after it."""
-    world.advance(SESSION_MS - 1)
-    world.heartbeat(world.first, 2)
-    world.advance(1)
-    assert world.group().state is GroupState.PREPARING_REBALANCE
-    world.restart()
-    world.take_records()
-    for member in (world.first, world.second):
-        assert world.heartbeat(member, 2) == ErrorCode.NONE
-    assert world.group().state is GroupState.STABLE
-    assert world.take_records() == []
+    harness.advance(SESSION_MS - 1)
+    harness.heartbeat(harness.first, 2)
+    harness.advance(1)
+    assert harness.group().state is GroupState.PREPARING_REBALANCE
+    harness.restart()
+    harness.take_records()
+    for member in (harness.first, harness.second):
+        assert harness.heartbeat(member, 2) == ErrorCode.NONE
+    assert harness.group().state is GroupState.STABLE
+    assert harness.take_records() == []
 
 
-def test_2_after_a_crash_notified_and_unnotified_members_continue(world):
-    _, newcomer = world.admitted()
-    assert world.heartbeat(world.second, 2) == ErrorCode.REBALANCE_IN_PROGRESS
-    world.restart()
+def test_2_after_a_crash_notified_and_unnotified_members_continue(harness):
+    _, newcomer = harness.admitted()
+    assert harness.heartbeat(harness.second, 2) == ErrorCode.REBALANCE_IN_PROGRESS
+    harness.restart()
     assert parked(newcomer)  # its connection is closed
     # The member with an answer joins again and, as an unchanged follower, finds its generation as it was.
-    assert now(world.join(world.second)).generation_id == 2
-    assert now(world.sync_group(world.second, 2)).assignment == assignment("t", 1)
-    assert world.group().state is GroupState.STABLE
+    assert now(harness.join(harness.second)).generation_id == 2
+    assert now(harness.sync_group(harness.second, 2)).assignment == assignment("t", 1)
+    assert harness.group().state is GroupState.STABLE
     # The new member joins again, with an unknown member id.
-    clients = world.members("first", "second", "third")
+    clients = harness.members("first", "second", "third")
     clients[0].assignment, clients[1].assignment = {0}, {1}
     clients[2].member = "client-lost"
-    assert converge(world, clients) == 3
+    assert converge(harness, clients) == 3
 
 
-def test_3_killed_with_only_some_joins_received(world):
-    world.admitted()
-    world.join(world.second)
-    world.restart()
-    assert world.group().state is GroupState.STABLE
-    assert world.heartbeat(world.first, 2) == ErrorCode.NONE
+def test_3_killed_with_only_some_joins_received(harness):
+    harness.admitted()
+    harness.join(harness.second)
+    harness.restart()
+    assert harness.group().state is GroupState.STABLE
+    assert harness.heartbeat(harness.first, 2) == ErrorCode.NONE
     # The connection of second was closed while its join was parked: it repeats it.
-    clients = world.members("first", "second", "third")
+    clients = harness.members("first", "second", "third")
     clients[0].assignment, clients[1].generation = {0}, -1
-    assert converge(world, clients) == 3
+    assert converge(harness, clients) == 3
 
 
-def test_3_killed_while_the_join_phase_is_complete_but_not_durable(world):
-    leader, follower = world.join(world.first), world.join(world.second)
-    assert world.group().generation.number == 3
+def test_3_killed_while_the_join_phase_is_complete_but_not_durable(harness):
+    leader, follower = harness.join(harness.first), harness.join(harness.second)
+    assert harness.group().generation.number == 3
     assert parked(leader)
     assert parked(follower)
-    world.restart()
-    assert world.group().generation.number == 2
-    assert world.group().state is GroupState.STABLE
-    for member in (world.first, world.second):
-        assert world.heartbeat(member, 2) == ErrorCode.NONE
+    harness.restart()
+    assert harness.group().generation.number == 2
+    assert harness.group().state is GroupState.STABLE
+    for member in (harness.first, harness.second):
+        assert harness.heartbeat(member, 2) == ErrorCode.NONE
 
 
-def test_4_killed_after_the_new_generation_is_durable(world):
-    leader, follower = world.join(world.first), world.join(world.second)
-    world.log.sync(0)
-    world.restart()
+def test_4_killed_after_the_new_generation_is_durable(harness):
+    leader, follower = harness.join(harness.first), harness.join(harness.second)
+    harness.log.sync(0)
+    harness.restart()
     assert parked(leader)
     assert parked(follower)
-    world.take_records()
-    assert world.group().state is GroupState.COMPLETING_REBALANCE
+    harness.take_records()
+    assert harness.group().state is GroupState.COMPLETING_REBALANCE
     # No member got an answer: both repeat their joins and get the answers they missed, without another rebalance.
-    leader, follower = now(world.join(world.first)), now(world.join(world.second))
+    leader, follower = now(harness.join(harness.first)), now(harness.join(harness.second))
     assert (leader.generation_id, follower.generation_id) == (3, 3)
-    assert [member.member_id for member in leader.members] == [world.first, world.second]
-    assert world.take_records() == []
-    waiting = world.sync_group(world.second, 3)
-    world.sync_group(world.first, 3, {world.first: b"a", world.second: b"b"})
-    world.sync()
+    assert [member.member_id for member in leader.members] == [harness.first, harness.second]
+    assert harness.take_records() == []
+    waiting = harness.sync_group(harness.second, 3)
+    harness.sync_group(harness.first, 3, {harness.first: b"a", harness.second: b"b"})
+    harness.sync()
     assert now(waiting).assignment == b"b"
 
 
 def test_4_members_that_support_more_than_the_elected_protocol_are_recognised():
-    world = GroupHarness()
+    harness = GroupHarness()
     protocols = {"range": subscription("t"), "sticky": b"anything"}
-    first, _ = world.admitted(protocols=protocols)
-    world.restart()
-    assert now(world.join(first, protocols=protocols)).generation_id == 1
+    first, _ = harness.admitted(protocols=protocols)
+    harness.restart()
+    assert now(harness.join(first, protocols=protocols)).generation_id == 1
     changed = {"range": subscription("u"), "sticky": b"anything"}
-    assert now(world.join(first, protocols=changed)).generation_id == 2
+    assert now(harness.join(first, protocols=changed)).generation_id == 2
 
 
-def test_5_killed_with_only_some_join_answers_sent(world):
-    world.join(world.first)
-    world.join(world.second)
-    world.log.sync(0)
-    world.restart()
+def test_5_killed_with_only_some_join_answers_sent(harness):
+    harness.join(harness.first)
+    harness.join(harness.second)
+    harness.log.sync(0)
+    harness.restart()
     # First had its answer: it goes on with its sync. Second did not: it joins again.
-    leader = world.sync_group(world.first, 3, {world.first: b"a", world.second: b"b"})
-    world.sync()
+    leader = harness.sync_group(harness.first, 3, {harness.first: b"a", harness.second: b"b"})
+    harness.sync()
     assert now(leader).assignment == b"a"
-    assert now(world.join(world.second)).generation_id == 3
-    assert now(world.sync_group(world.second, 3)).assignment == b"b"
-    assert world.group().state is GroupState.STABLE
+    assert now(harness.join(harness.second)).generation_id == 3
+    assert now(harness.sync_group(harness.second, 3)).assignment == b"b"
+    assert harness.group().state is GroupState.STABLE
 
 
-def test_5_killed_with_only_some_assignments_sent(world):
-    world.join(world.first)
-    world.join(world.second)
-    world.sync()
-    world.sync_group(world.second, 3)
-    world.sync_group(world.first, 3, {world.first: b"a", world.second: b"b"})
-    world.log.sync(0)
-    world.restart()
-    world.take_records()
-    assert world.group().state is GroupState.STABLE
-    assert world.heartbeat(world.first, 3) == ErrorCode.NONE
-    assert now(world.sync_group(world.second, 3)).assignment == b"b"
-    assert world.take_records() == []
+def test_5_killed_with_only_some_assignments_sent(harness):
+    harness.join(harness.first)
+    harness.join(harness.second)
+    harness.sync()
+    harness.sync_group(harness.second, 3)
+    harness.sync_group(harness.first, 3, {harness.first: b"a", harness.second: b"b"})
+    harness.log.sync(0)
+    harness.restart()
+    harness.take_records()
+    assert harness.group().state is GroupState.STABLE
+    assert harness.heartbeat(harness.first, 3) == ErrorCode.NONE
+    assert now(harness.sync_group(harness.second, 3)).assignment == b"b"
+    assert harness.take_records() == []
 
 
-def test_5_killed_with_the_assignment_not_durable(world):
-    world.join(world.first)
-    world.join(world.second)
-    world.sync()
-    waiting = world.sync_group(world.first, 3, {world.first: b"a"})
+def test_5_killed_with_the_assignment_not_durable(harness):
+    harness.join(harness.first)
+    harness.join(harness.second)
+    harness.sync()
+    waiting = harness.sync_group(harness.first, 3, {harness.first: b"a"})
     assert parked(waiting)
-    world.restart()
-    assert world.group().state is GroupState.COMPLETING_REBALANCE
-    again = world.sync_group(world.first, 3, {world.first: b"a"})
-    world.sync()
+    harness.restart()
+    assert harness.group().state is GroupState.COMPLETING_REBALANCE
+    again = harness.sync_group(harness.first, 3, {harness.first: b"a"})
+    harness.sync()
     assert now(again).assignment == b"a"
 
 
 # --- what comes back ---
 
 
-def test_after_a_restart_a_stable_group_goes_on_without_a_rebalance(world):
-    world.advance(SESSION_MS - 1)
-    world.restart()
-    world.take_records()
-    world.advance(SESSION_MS - 1)  # every member has a full session from the load
-    for member in (world.first, world.second):
-        assert world.heartbeat(member, 2) == ErrorCode.NONE
-        assert now(world.sync_group(member, 2)).error_code == ErrorCode.NONE
-    world.advance(SESSION_MS)
-    assert world.group().members == {} or world.group().state is not GroupState.STABLE
+def test_after_a_restart_a_stable_group_goes_on_without_a_rebalance(harness):
+    harness.advance(SESSION_MS - 1)
+    harness.restart()
+    harness.take_records()
+    harness.advance(SESSION_MS - 1)  # every member has a full session from the load
+    for member in (harness.first, harness.second):
+        assert harness.heartbeat(member, 2) == ErrorCode.NONE
+        assert now(harness.sync_group(member, 2)).error_code == ErrorCode.NONE
+    harness.advance(SESSION_MS)
+    assert harness.group().members == {} or harness.group().state is not GroupState.STABLE
 
 
-def test_members_that_died_with_the_broker_expire_after_it_is_back(world):
-    world.restart()
-    world.advance(SESSION_MS)
-    world.sync()
-    assert world.group().state is GroupState.EMPTY
-    assert world.group().generation.number == 3
+def test_members_that_died_with_the_broker_expire_after_it_is_back(harness):
+    harness.restart()
+    harness.advance(SESSION_MS)
+    harness.sync()
+    assert harness.group().state is GroupState.EMPTY
+    assert harness.group().generation.number == 3
 
 
-def test_a_generation_that_waits_for_its_assignment_is_not_waited_for_for_ever(world):
-    world.join(world.first, session_ms=1_000_000)
-    world.join(world.second, session_ms=1_000_000)
-    world.sync()
-    world.restart()
-    world.advance(60_000)
-    assert world.group().members == {}
+def test_a_generation_that_waits_for_its_assignment_is_not_waited_for_for_ever(harness):
+    harness.join(harness.first, session_ms=1_000_000)
+    harness.join(harness.second, session_ms=1_000_000)
+    harness.sync()
+    harness.restart()
+    harness.advance(60_000)
+    assert harness.group().members == {}
 
 
-def test_acknowledged_commits_come_back_and_others_were_not_acknowledged(world):
-    acknowledged = world.commit({("t", 0): 5}, member=world.first, generation=2)
-    world.sync()
-    lost = world.commit({("t", 0): 9}, member=world.first, generation=2)
-    world.restart()
+def test_acknowledged_commits_come_back_and_others_were_not_acknowledged(harness):
+    acknowledged = harness.commit({("t", 0): 5}, member=harness.first, generation=2)
+    harness.sync()
+    lost = harness.commit({("t", 0): 9}, member=harness.first, generation=2)
+    harness.restart()
     assert now(acknowledged).topics[0].partitions[0].error_code == ErrorCode.NONE
     assert parked(lost)
-    assert world.offsets() == {("t", 0): 5}
+    assert harness.offsets() == {("t", 0): 5}
 
 
-def test_an_old_generation_stays_invalid_after_a_restart(world):
-    world.join(world.first)
-    world.join(world.second)
-    world.sync()
-    world.sync_group(world.first, 3, {})
-    world.sync()
-    world.restart()
-    code = world.commit_code({("t", 0): 1}, member=world.first, generation=2)
+def test_an_old_generation_stays_invalid_after_a_restart(harness):
+    harness.join(harness.first)
+    harness.join(harness.second)
+    harness.sync()
+    harness.sync_group(harness.first, 3, {})
+    harness.sync()
+    harness.restart()
+    code = harness.commit_code({("t", 0): 1}, member=harness.first, generation=2)
     assert code == ErrorCode.ILLEGAL_GENERATION
-    assert world.offsets() == {}
+    assert harness.offsets() == {}
 
 
-def test_unload_answers_all_requests_and_the_next_load_replays_the_log(world):
-    now(world.leave((world.second, None)))
-    _, join = world.admitted()
-    commit = world.commit({("t", 0): 1}, member=world.first, generation=2)
-    world.coordinator.unload(0)
+def test_unload_answers_all_requests_and_the_next_load_replays_the_log(harness):
+    now(harness.leave((harness.second, None)))
+    _, join = harness.admitted()
+    commit = harness.commit({("t", 0): 1}, member=harness.first, generation=2)
+    harness.coordinator.unload(0)
     assert now(join).error_code == ErrorCode.NOT_COORDINATOR
     assert now(commit).topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
-    assert world.heartbeat(world.first, 2) == ErrorCode.NOT_COORDINATOR
-    world.coordinator.load(0, world.now_ms)
-    world.sync()
-    assert world.heartbeat(world.first, 2) == ErrorCode.NONE
-    assert world.offsets() == {("t", 0): 1}
+    assert harness.heartbeat(harness.first, 2) == ErrorCode.NOT_COORDINATOR
+    harness.coordinator.load(0, harness.now_ms)
+    harness.sync()
+    assert harness.heartbeat(harness.first, 2) == ErrorCode.NONE
+    assert harness.offsets() == {("t", 0): 1}
 
 
-def test_a_compacted_log_gives_the_same_state(world):
+def test_a_compacted_log_gives_the_same_state(harness):
     """Only the last record of each key is left, and tombstones of groups that are not known."""
-    world.commit({("t", 0): 1, ("t", 1): 2}, member=world.first, generation=2)
-    world.commit({("t", 0): 3}, member=world.first, generation=2)
-    world.commit({("t", 0): 1}, group="other")
-    world.sync()
-    before, offsets = world.group().generation, world.offsets()
+    harness.commit({("t", 0): 1, ("t", 1): 2}, member=harness.first, generation=2)
+    harness.commit({("t", 0): 3}, member=harness.first, generation=2)
+    harness.commit({("t", 0): 1}, group="other")
+    harness.sync()
+    before, offsets = harness.group().generation, harness.offsets()
     last: dict[object, GroupRecord] = {}
-    for record in world.log.records():
+    for record in harness.log.records():
         assert record is not None
         key = record[:3] if isinstance(record, OffsetCommit) else record.group_id
         last.pop(key, None)
         last[key] = record
-    shard = world.coordinator._shards[0]
-    world.log.batches[0] = []
+    shard = harness.coordinator._shards[0]
+    harness.log.batches[0] = []
     tombstones: list[GroupRecord] = [
         GenerationRecord("gone", None),
         OffsetCommit("gone", "t", 0, None),
     ]
     for record in [*tombstones, *last.values()]:
-        world.log.append(0, shard.encode([record], world.now_ms), world.now_ms)
-        base, batch = world.log.batches[0].pop()
-        world.log.batches[0].append((base * 7, (base * 7).to_bytes(8, "big") + batch[8:]))
-    world.log.sync(0)
-    world.restart()
-    assert (world.group().generation, world.offsets()) == (before, offsets)
-    assert set(world.coordinator._shards[0].classic_groups) == {"g", "other"}
+        harness.log.append(0, shard.encode([record], harness.now_ms), harness.now_ms)
+        base, batch = harness.log.batches[0].pop()
+        harness.log.batches[0].append((base * 7, (base * 7).to_bytes(8, "big") + batch[8:]))
+    harness.log.sync(0)
+    harness.restart()
+    assert (harness.group().generation, harness.offsets()) == (before, offsets)
+    assert set(harness.coordinator._shards[0].classic_groups) == {"g", "other"}
 
 
 def test_a_group_tombstone_leaves_the_offsets_that_are_still_there():
-    world = GroupHarness()
-    (first,) = world.stable()
-    world.commit({("t", 0): 1}, member=first, generation=1)
-    shard = world.coordinator._shards[0]
-    world.log.append(0, shard.encode([GenerationRecord("g", None)], 0), 0)
-    world.restart()
-    assert world.offsets() == {("t", 0): 1}
-    assert world.group().state is GroupState.EMPTY
+    harness = GroupHarness()
+    (first,) = harness.stable()
+    harness.commit({("t", 0): 1}, member=first, generation=1)
+    shard = harness.coordinator._shards[0]
+    harness.log.append(0, shard.encode([GenerationRecord("g", None)], 0), 0)
+    harness.restart()
+    assert harness.offsets() == {("t", 0): 1}
+    assert harness.group().state is GroupState.EMPTY
 
 
 def test_a_member_read_from_the_log_is_the_one_of_the_last_generation():
-    world = GroupHarness()
-    (first,) = world.stable()
-    world.join(first, protocols={"range": subscription("u")}, session_ms=20_000)
-    world.restart()
-    member = world.group().members[first]
+    harness = GroupHarness()
+    (first,) = harness.stable()
+    harness.join(first, protocols={"range": subscription("u")}, session_ms=20_000)
+    harness.restart()
+    member = harness.group().members[first]
     assert member.metadata("range") == subscription("u")
     assert member.session_timeout_ms == 20_000

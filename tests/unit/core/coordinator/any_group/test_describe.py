@@ -12,28 +12,28 @@ from tests.fixtures.group_harness import GroupHarness, assignment, now, subscrip
 
 
 @pytest.fixture
-def world() -> GroupHarness:
-    world = GroupHarness(partitions=8)
-    world.stable(2, group="stable")
-    world.admitted(group="completing")
-    world.stable(group="preparing")
-    world.admitted(group="preparing")
-    (left,) = world.stable(
+def harness() -> GroupHarness:
+    harness = GroupHarness(partitions=8)
+    harness.stable(2, group="stable")
+    harness.admitted(group="completing")
+    harness.stable(group="preparing")
+    harness.admitted(group="preparing")
+    (left,) = harness.stable(
         group="empty", protocol_type="connect", protocols={"v0": b""}, client="worker"
     )
-    now(world.leave((left, None), group="empty"))
-    world.commit({("t", 0): 1}, group="simple")
-    return world
+    now(harness.leave((left, None), group="empty"))
+    harness.commit({("t", 0): 1}, group="simple")
+    return harness
 
 
-def listed(world: GroupHarness, states=(), types=()) -> dict[str, tuple[str, str, str]]:
-    error, groups = now(world.coordinator.list_groups(states, types, world.now_ms))
+def listed(harness: GroupHarness, states=(), types=()) -> dict[str, tuple[str, str, str]]:
+    error, groups = now(harness.coordinator.list_groups(states, types, harness.now_ms))
     assert error == ErrorCode.NONE
     return {g.group_id: (g.group_state, g.protocol_type, g.group_type) for g in groups}
 
 
-def test_all_groups_are_listed(world):
-    assert listed(world) == {
+def test_all_groups_are_listed(harness):
+    assert listed(harness) == {
         "completing": ("CompletingRebalance", "consumer", "classic"),
         "empty": ("Empty", "connect", "classic"),
         "preparing": ("PreparingRebalance", "consumer", "classic"),
@@ -52,24 +52,24 @@ def test_all_groups_are_listed(world):
         (["Stable"], ["Classic"], {"stable"}),
     ],
 )
-def test_lists_can_be_filtered_by_state_and_type(world, states, types, names):
-    assert set(listed(world, states, types)) == names
+def test_lists_can_be_filtered_by_state_and_type(harness, states, types, names):
+    assert set(listed(harness, states, types)) == names
 
 
 def test_a_list_waits_for_what_it_shows_to_be_durable():
-    world = GroupHarness(manual=True)
-    world.commit({("t", 0): 1})
-    reply = world.coordinator.list_groups([], [], world.now_ms)
-    world.sync()
+    harness = GroupHarness(manual=True)
+    harness.commit({("t", 0): 1})
+    reply = harness.coordinator.list_groups([], [], harness.now_ms)
+    harness.sync()
     assert now(reply) == (
         ErrorCode.NONE,
         [ListedGroup(group_id="g", group_state="Empty", group_type="classic")],
     )
 
 
-def test_a_stable_group_is_described_with_its_members(world):
-    (group,) = now(world.coordinator.describe_groups(["stable"], world.now_ms))
-    members = world.group("stable").members
+def test_a_stable_group_is_described_with_its_members(harness):
+    (group,) = now(harness.coordinator.describe_groups(["stable"], harness.now_ms))
+    members = harness.group("stable").members
     assert group == DescribedGroup(
         group_id="stable",
         group_state="Stable",
@@ -88,26 +88,26 @@ def test_a_stable_group_is_described_with_its_members(world):
     )
 
 
-def test_outside_of_stable_no_metadata_is_shown(world):
-    (group,) = now(world.coordinator.describe_groups(["completing"], world.now_ms))
+def test_outside_of_stable_no_metadata_is_shown(harness):
+    (group,) = now(harness.coordinator.describe_groups(["completing"], harness.now_ms))
     assert (group.group_state, group.protocol_data) == ("CompletingRebalance", "")
     assert [member.member_metadata for member in group.members] == [b""]
 
 
-def test_a_group_that_does_not_exist_is_dead(world):
-    (group,) = now(world.coordinator.describe_groups(["nowhere"], world.now_ms))
+def test_a_group_that_does_not_exist_is_dead(harness):
+    (group,) = now(harness.coordinator.describe_groups(["nowhere"], harness.now_ms))
     assert group == DescribedGroup(group_id="nowhere", group_state="Dead")
 
 
-def test_groups_are_described_in_the_order_asked(world):
+def test_groups_are_described_in_the_order_asked(harness):
     names = ["simple", "nowhere", "stable", "empty"]
-    groups = now(world.coordinator.describe_groups(names, world.now_ms))
+    groups = now(harness.coordinator.describe_groups(names, harness.now_ms))
     assert [group.group_id for group in groups] == names
 
 
-def test_a_group_that_is_being_loaded_is_an_error(world):
-    world.coordinator._shards.clear()
-    (group,) = now(world.coordinator.describe_groups(["stable"], world.now_ms))
+def test_a_group_that_is_being_loaded_is_an_error(harness):
+    harness.coordinator._shards.clear()
+    (group,) = now(harness.coordinator.describe_groups(["stable"], harness.now_ms))
     assert group.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 

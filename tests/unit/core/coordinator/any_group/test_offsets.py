@@ -34,10 +34,10 @@ def committed(offset: int, *, at_ms: int = START_MS) -> CommittedOffset:
 
 
 def test_a_member_commits():
-    world = GroupHarness()
-    (first,) = world.stable()
+    harness = GroupHarness()
+    (first,) = harness.stable()
     response = now(
-        world.commit(
+        harness.commit(
             {("t", 0): 5, ("t", 1): 6, ("u", 0): 7},
             member=first,
             generation=1,
@@ -59,12 +59,12 @@ def test_a_member_commits():
             ),
         ]
     )
-    assert world.take_records() == [
+    assert harness.take_records() == [
         OffsetCommit("g", "t", 0, CommittedOffset(5, 3, "note", START_MS)),
         OffsetCommit("g", "t", 1, CommittedOffset(6, 3, "note", START_MS)),
         OffsetCommit("g", "u", 0, CommittedOffset(7, 3, "note", START_MS)),
     ]
-    assert len(world.log.batches[0]) == 3  # join, sync, and one batch for the whole commit
+    assert len(harness.log.batches[0]) == 3  # join, sync, and one batch for the whole commit
 
 
 @pytest.mark.parametrize(
@@ -82,31 +82,31 @@ def test_a_member_commits():
 def test_a_commit_that_is_not_the_present_generations_changes_nothing(
     member, generation, instance, error
 ):
-    world = GroupHarness()
-    (first,) = world.stable()
+    harness = GroupHarness()
+    (first,) = harness.stable()
     name = first if member == "first" else member
-    code = world.commit_code({("t", 0): 5}, member=name, generation=generation, instance=instance)
+    code = harness.commit_code({("t", 0): 5}, member=name, generation=generation, instance=instance)
     assert code == error
-    assert world.take_records() == []
-    assert world.offsets() == {}
+    assert harness.take_records() == []
+    assert harness.offsets() == {}
 
 
 def test_a_consumer_without_a_group_commits_while_the_group_is_empty():
-    world = GroupHarness()
-    assert world.commit_code({("t", 0): 5}) == ErrorCode.NONE
-    assert world.take_records() == [OffsetCommit("g", "t", 0, committed(5))]
-    assert world.group().state is GroupState.EMPTY
-    (first,) = world.stable()
-    assert world.commit_code({("t", 0): 6}) == ErrorCode.UNKNOWN_MEMBER_ID
-    now(world.leave((first, None)))
-    assert world.commit_code({("t", 0): 7}) == ErrorCode.NONE
-    assert world.offsets() == {("t", 0): 7}
+    harness = GroupHarness()
+    assert harness.commit_code({("t", 0): 5}) == ErrorCode.NONE
+    assert harness.take_records() == [OffsetCommit("g", "t", 0, committed(5))]
+    assert harness.group().state is GroupState.EMPTY
+    (first,) = harness.stable()
+    assert harness.commit_code({("t", 0): 6}) == ErrorCode.UNKNOWN_MEMBER_ID
+    now(harness.leave((first, None)))
+    assert harness.commit_code({("t", 0): 7}) == ErrorCode.NONE
+    assert harness.offsets() == {("t", 0): 7}
 
 
 def test_the_empty_group_id_may_commit():
-    world = GroupHarness()
-    assert world.commit_code({("t", 0): 5}, group="") == ErrorCode.NONE
-    assert world.offsets("") == {("t", 0): 5}
+    harness = GroupHarness()
+    assert harness.commit_code({("t", 0): 5}, group="") == ErrorCode.NONE
+    assert harness.offsets("") == {("t", 0): 5}
 
 
 @pytest.mark.parametrize(
@@ -118,62 +118,62 @@ def test_the_empty_group_id_may_commit():
     ],
 )
 def test_a_commit_for_an_invalid_group_id_is_refused(group, generation, version, error):
-    world = GroupHarness()
+    harness = GroupHarness()
     options = {"group": group, "generation": generation, "version": version}
-    assert world.commit_code({("t", 0): 5}, **options) == error
-    assert world.take_records() == []
+    assert harness.commit_code({("t", 0): 5}, **options) == error
+    assert harness.take_records() == []
 
 
 def test_while_members_join_the_old_generation_may_commit():
-    world = GroupHarness()
-    (first,) = world.stable()
-    world.admitted()
-    assert world.group().state is GroupState.PREPARING_REBALANCE
-    assert world.commit_code({("t", 0): 5}, member=first, generation=1) == ErrorCode.NONE
+    harness = GroupHarness()
+    (first,) = harness.stable()
+    harness.admitted()
+    assert harness.group().state is GroupState.PREPARING_REBALANCE
+    assert harness.commit_code({("t", 0): 5}, member=first, generation=1) == ErrorCode.NONE
 
 
 def test_no_member_may_commit_before_the_assignment_has_arrived():
-    world = GroupHarness()
-    first, _ = world.admitted()
-    code = world.commit_code({("t", 0): 5}, member=first, generation=1)
+    harness = GroupHarness()
+    first, _ = harness.admitted()
+    code = harness.commit_code({("t", 0): 5}, member=first, generation=1)
     assert code == ErrorCode.REBALANCE_IN_PROGRESS
-    assert world.offsets() == {}
+    assert harness.offsets() == {}
 
 
 def test_a_member_that_was_expelled_can_not_commit_any_more():
-    world = GroupHarness()
-    first, second = world.stable(2)
+    harness = GroupHarness()
+    first, second = harness.stable(2)
     for _ in range(3):
-        world.advance(4_000)
-        world.heartbeat(first, 2)
-    assert world.commit_code({("t", 1): 5}, member=second, generation=2) == (
+        harness.advance(4_000)
+        harness.heartbeat(first, 2)
+    assert harness.commit_code({("t", 1): 5}, member=second, generation=2) == (
         ErrorCode.UNKNOWN_MEMBER_ID
     )
-    assert world.offsets() == {}
+    assert harness.offsets() == {}
 
 
 def test_a_commit_extends_the_session_of_its_member():
-    world = GroupHarness()
-    (first,) = world.stable()
+    harness = GroupHarness()
+    (first,) = harness.stable()
     for offset in range(5):
-        world.advance(9_999)
-        assert world.commit_code({("t", 0): offset}, member=first, generation=1) == 0
+        harness.advance(9_999)
+        assert harness.commit_code({("t", 0): offset}, member=first, generation=1) == 0
 
 
 def test_metadata_that_is_too_long_is_refused_for_its_partition_alone():
-    world = GroupHarness(offset_metadata_max_bytes=4)
-    request = world.commit({("t", 0): 5, ("t", 1): 6}, metadata="12345")
+    harness = GroupHarness(offset_metadata_max_bytes=4)
+    request = harness.commit({("t", 0): 5, ("t", 1): 6}, metadata="12345")
     assert [entry.error_code for entry in now(request).topics[0].partitions] == [
         ErrorCode.OFFSET_METADATA_TOO_LARGE
     ] * 2
-    assert world.take_records() == []
-    assert world.commit_code({("t", 0): 5}, metadata="1234") == ErrorCode.NONE
+    assert harness.take_records() == []
+    assert harness.commit_code({("t", 0): 5}, metadata="1234") == ErrorCode.NONE
 
 
 def test_no_metadata_is_kept_as_empty_metadata():
-    world = GroupHarness()
-    world.commit_code({("t", 0): 5}, metadata=None)
-    assert world.take_records() == [OffsetCommit("g", "t", 0, committed(5))]
+    harness = GroupHarness()
+    harness.commit_code({("t", 0): 5}, metadata=None)
+    assert harness.take_records() == [OffsetCommit("g", "t", 0, committed(5))]
 
 
 @pytest.mark.parametrize(
@@ -185,19 +185,19 @@ def test_no_metadata_is_kept_as_empty_metadata():
     ],
 )
 def test_a_commit_that_cannot_be_written_did_not_happen(code, told):
-    world = GroupHarness()
-    world.log.failure = ApiError(code)
-    assert world.commit_code({("t", 0): 5}) == told
-    assert world.offsets() == {}
+    harness = GroupHarness()
+    harness.log.failure = ApiError(code)
+    assert harness.commit_code({("t", 0): 5}) == told
+    assert harness.offsets() == {}
 
 
 # --- fetch ---
 
 
 def test_a_fetch_shows_what_was_committed_and_minus_one_where_nothing_was():
-    world = GroupHarness()
-    world.commit_code({("t", 0): 5}, metadata="note", leader_epoch=3)
-    (response,) = now(world.fetch({"t": [1, 0], "u": [0]}))
+    harness = GroupHarness()
+    harness.commit_code({("t", 0): 5}, metadata="note", leader_epoch=3)
+    (response,) = now(harness.fetch({"t": [1, 0], "u": [0]}))
     assert response == OffsetFetchResponseGroup(
         group_id="g",
         topics=[
@@ -222,18 +222,18 @@ def test_a_fetch_shows_what_was_committed_and_minus_one_where_nothing_was():
 
 
 def test_a_fetch_of_everything():
-    world = GroupHarness()
-    world.commit_code({("u", 1): 1, ("t", 3): 2, ("t", 0): 3})
-    assert world.offsets() == {("t", 0): 3, ("t", 3): 2, ("u", 1): 1}
-    assert world.offsets("unknown") == {}
+    harness = GroupHarness()
+    harness.commit_code({("u", 1): 1, ("t", 3): 2, ("t", 0): 3})
+    assert harness.offsets() == {("t", 0): 3, ("t", 3): 2, ("u", 1): 1}
+    assert harness.offsets("unknown") == {}
 
 
 def test_offsets_of_several_groups_come_in_the_order_asked():
-    world = GroupHarness(partitions=8)
+    harness = GroupHarness(partitions=8)
     for number in range(6):
-        world.commit_code({("t", 0): number}, group=f"g{number}")
+        harness.commit_code({("t", 0): number}, group=f"g{number}")
     groups = [OffsetFetchRequestGroup(group_id=f"g{n}", topics=None) for n in (4, 0, 9, 2)]
-    responses = now(world.coordinator.fetch_offsets(groups, world.now_ms))
+    responses = now(harness.coordinator.fetch_offsets(groups, harness.now_ms))
     assert [
         (response.group_id, [t.partitions[0].committed_offset for t in response.topics])
         for response in responses
@@ -241,38 +241,38 @@ def test_offsets_of_several_groups_come_in_the_order_asked():
 
 
 def test_a_commit_is_answered_and_shown_only_when_it_cannot_be_lost():
-    world = GroupHarness(manual=True)
-    commit = world.commit({("t", 0): 5})
-    fetch = world.fetch()
+    harness = GroupHarness(manual=True)
+    commit = harness.commit({("t", 0): 5})
+    fetch = harness.fetch()
     assert parked(commit)
     assert parked(fetch)
-    world.sync()
+    harness.sync()
     assert now(commit).topics[0].partitions[0].error_code == ErrorCode.NONE
     assert now(fetch)[0].topics[0].partitions[0].committed_offset == 5
 
 
 def test_a_fetch_that_waits_too_long_fails_in_a_way_that_old_consumers_retry():
-    world = GroupHarness(manual=True)
-    commit = world.commit({("t", 0): 5})
-    fetch = world.fetch()
-    world.advance(5_000)
+    harness = GroupHarness(manual=True)
+    commit = harness.commit({("t", 0): 5})
+    fetch = harness.fetch()
+    harness.advance(5_000)
     code = now(commit).topics[0].partitions[0].error_code
     assert code == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert now(fetch)[0].error_code == ErrorCode.NOT_COORDINATOR
 
 
 def test_while_loading_a_fetch_is_an_error_never_minus_one():
-    world = GroupHarness()
-    world.commit_code({("t", 0): 5})
-    world.coordinator._shards.clear()
-    (response,) = now(world.fetch({"t": [0]}))
+    harness = GroupHarness()
+    harness.commit_code({("t", 0): 5})
+    harness.coordinator._shards.clear()
+    (response,) = now(harness.fetch({"t": [0]}))
     assert (response.error_code, response.topics) == (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, [])
 
 
 def test_without_the_internal_topic_there_is_no_coordinator():
-    world = GroupHarness()
-    world.log.partitions_count = 0
-    (response,) = now(world.fetch({"t": [0]}))
+    harness = GroupHarness()
+    harness.log.partitions_count = 0
+    (response,) = now(harness.fetch({"t": [0]}))
     assert response.error_code == ErrorCode.NOT_COORDINATOR
 
 
@@ -280,124 +280,124 @@ def test_without_the_internal_topic_there_is_no_coordinator():
 
 
 def test_offsets_of_an_empty_group_expire_after_the_retention_from_when_it_became_empty():
-    world = GroupHarness(offsets_retention_minutes=7 * 24 * 60)
-    (first,) = world.stable(session_ms=1_800_000)
-    world.commit_code({("t", 0): 5, ("t", 1): 6}, member=first, generation=1)
+    harness = GroupHarness(offsets_retention_minutes=7 * 24 * 60)
+    (first,) = harness.stable(session_ms=1_800_000)
+    harness.commit_code({("t", 0): 5, ("t", 1): 6}, member=first, generation=1)
     for _ in range(10 * 48):
-        world.advance(1_800_000 - 1)
-        world.heartbeat(first, 1)
-    now(world.leave((first, None)))
-    left_ms = world.now_ms
-    world.advance(7 * DAY_MS - 1)
-    assert world.offsets() == {("t", 0): 5, ("t", 1): 6}
-    world.take_records()
-    world.advance(600_000)
-    assert world.now_ms - left_ms > 7 * DAY_MS
-    assert world.take_records() == [
+        harness.advance(1_800_000 - 1)
+        harness.heartbeat(first, 1)
+    now(harness.leave((first, None)))
+    left_ms = harness.now_ms
+    harness.advance(7 * DAY_MS - 1)
+    assert harness.offsets() == {("t", 0): 5, ("t", 1): 6}
+    harness.take_records()
+    harness.advance(600_000)
+    assert harness.now_ms - left_ms > 7 * DAY_MS
+    assert harness.take_records() == [
         OffsetCommit("g", "t", 0, None),
         OffsetCommit("g", "t", 1, None),
         GenerationRecord("g", None),
     ]
-    assert now(world.coordinator.list_groups([], [], world.now_ms))[1] == []
+    assert now(harness.coordinator.list_groups([], [], harness.now_ms))[1] == []
 
 
 def test_offsets_of_a_topic_that_a_group_has_unsubscribed_from_expire_from_their_commit():
-    world = GroupHarness()
-    world.commit_code({("old", 0): 1, ("t", 0): 2})
-    (first,) = world.stable(session_ms=1_800_000)
+    harness = GroupHarness()
+    harness.commit_code({("old", 0): 1, ("t", 0): 2})
+    (first,) = harness.stable(session_ms=1_800_000)
     for _ in range(8 * 48):
-        world.advance(1_800_000 - 1)
-        world.heartbeat(first, 1)
-    assert world.take_records() == [OffsetCommit("g", "old", 0, None)]
-    assert world.offsets() == {("t", 0): 2}
+        harness.advance(1_800_000 - 1)
+        harness.heartbeat(first, 1)
+    assert harness.take_records() == [OffsetCommit("g", "old", 0, None)]
+    assert harness.offsets() == {("t", 0): 2}
 
 
 def test_offsets_of_groups_of_other_kinds_do_not_expire_while_they_have_members():
-    world = GroupHarness()
-    world.commit_code({("t", 0): 1})
-    (first,) = world.stable(
+    harness = GroupHarness()
+    harness.commit_code({("t", 0): 1})
+    (first,) = harness.stable(
         session_ms=1_800_000, protocol_type="connect", protocols={"v0": b"\x00"}
     )
     for _ in range(8 * 48):
-        world.advance(1_800_000 - 1)
-        world.heartbeat(first, 1)
-    assert world.take_records() == []
+        harness.advance(1_800_000 - 1)
+        harness.heartbeat(first, 1)
+    assert harness.take_records() == []
 
 
 def test_offsets_of_a_group_that_never_had_members_expire_from_their_commit():
-    world = GroupHarness()
-    world.commit_code({("t", 0): 1})
-    world.advance(4 * DAY_MS)
-    world.commit_code({("t", 1): 2})
-    world.take_records()
-    world.advance(4 * DAY_MS)
-    assert world.take_records() == [OffsetCommit("g", "t", 0, None)]
-    world.advance(4 * DAY_MS)
-    assert world.take_records() == [OffsetCommit("g", "t", 1, None)]
-    assert "g" not in world.coordinator._shards[0].classic_groups
+    harness = GroupHarness()
+    harness.commit_code({("t", 0): 1})
+    harness.advance(4 * DAY_MS)
+    harness.commit_code({("t", 1): 2})
+    harness.take_records()
+    harness.advance(4 * DAY_MS)
+    assert harness.take_records() == [OffsetCommit("g", "t", 0, None)]
+    harness.advance(4 * DAY_MS)
+    assert harness.take_records() == [OffsetCommit("g", "t", 1, None)]
+    assert "g" not in harness.coordinator._shards[0].classic_groups
 
 
 def test_an_empty_group_without_offsets_is_deleted_at_the_next_check():
-    world = GroupHarness()
-    (first,) = world.stable()
-    now(world.leave((first, None)))
-    world.take_records()
-    world.advance(600_000)
-    assert world.take_records() == [GenerationRecord("g", None)]
+    harness = GroupHarness()
+    (first,) = harness.stable()
+    now(harness.leave((first, None)))
+    harness.take_records()
+    harness.advance(600_000)
+    assert harness.take_records() == [GenerationRecord("g", None)]
 
 
 def test_an_unreadable_subscription_keeps_all_offsets():
-    world = GroupHarness()
-    world.commit_code({("old", 0): 1})
-    (first,) = world.stable(session_ms=1_800_000, protocols={"range": b"\x00\x00\x7f"})
+    harness = GroupHarness()
+    harness.commit_code({("old", 0): 1})
+    (first,) = harness.stable(session_ms=1_800_000, protocols={"range": b"\x00\x00\x7f"})
     for _ in range(8 * 48):
-        world.advance(1_800_000 - 1)
-        world.heartbeat(first, 1)
-    assert world.offsets() == {("old", 0): 1}
+        harness.advance(1_800_000 - 1)
+        harness.heartbeat(first, 1)
+    assert harness.offsets() == {("old", 0): 1}
 
 
 def test_the_offsets_of_a_deleted_topic_go_with_it():
-    world = GroupHarness(partitions=4)
+    harness = GroupHarness(partitions=4)
     groups = [f"g{number}" for number in range(8)]
     for group in groups:
-        world.commit_code({("t", 0): 1, ("t", 1): 2, ("kept", 0): 3}, group=group)
-    list(world.coordinator.forget_offsets("t", world.now_ms))
+        harness.commit_code({("t", 0): 1, ("t", 1): 2, ("kept", 0): 3}, group=group)
+    list(harness.coordinator.forget_offsets("t", harness.now_ms))
     for group in groups:
-        assert world.offsets(group) == {("kept", 0): 3}
-    world.restart()
+        assert harness.offsets(group) == {("kept", 0): 3}
+    harness.restart()
     for group in groups:
-        assert world.offsets(group) == {("kept", 0): 3}
+        assert harness.offsets(group) == {("kept", 0): 3}
 
 
 def test_very_many_offsets_are_forgotten_in_bounded_batches():
-    world = GroupHarness()
-    world.commit({("t", number): number for number in range(2_500)})
-    list(world.coordinator.forget_offsets("t", world.now_ms))
-    assert world.offsets() == {}
-    assert len(world.log.batches[0]) == 1 + 3
+    harness = GroupHarness()
+    harness.commit({("t", number): number for number in range(2_500)})
+    list(harness.coordinator.forget_offsets("t", harness.now_ms))
+    assert harness.offsets() == {}
+    assert len(harness.log.batches[0]) == 1 + 3
 
 
 def test_expired_offsets_are_removed_in_steps(monkeypatch):
     monkeypatch.setattr(group_shards, "LOOKED_AT_FOR_EXPIRY", 100)
-    world = GroupHarness(offsets_retention_minutes=1, offsets_retention_check_interval_ms=600_000)
+    harness = GroupHarness(offsets_retention_minutes=1, offsets_retention_check_interval_ms=600_000)
     groups = [f"g{number}" for number in range(20)]
     offsets = {("t", partition): 1 for partition in range(5)}
     for group in groups:
-        world.commit_code(offsets, group=group)
+        harness.commit_code(offsets, group=group)
     left: list[int] = []
-    world.advance(600_000 - 1)
-    while sum(bool(world.offsets(group)) for group in groups):
-        left.append(sum(bool(world.offsets(group)) for group in groups))
+    harness.advance(600_000 - 1)
+    while sum(bool(harness.offsets(group)) for group in groups):
+        left.append(sum(bool(harness.offsets(group)) for group in groups))
         if len(left) == 3:
-            world.commit_code({("t", 0): 2}, group=groups[-1])  # its turn has not come yet
+            harness.commit_code({("t", 0): 2}, group=groups[-1])  # its turn has not come yet
             break
-        world.advance(50)
-    world.advance(5_000)
+        harness.advance(50)
+    harness.advance(5_000)
     assert left[0] == 20
     assert len(left) == 3
     assert all(before - after <= 4 for before, after in pairwise(left))
-    assert [group for group in groups if world.offsets(group)] == groups[-1:]
-    assert world.offsets(groups[-1]) == {("t", 0): 2}
+    assert [group for group in groups if harness.offsets(group)] == groups[-1:]
+    assert harness.offsets(groups[-1]) == {("t", 0): 2}
 
 
 def test_the_subscription_of_the_fixture_is_what_clients_send():

@@ -16,8 +16,8 @@ from tests.fixtures.group_harness import SESSION_MS, GroupHarness, now, parked
 TIMEOUT_MS = 5_000
 
 
-def told(world: GroupHarness, member: str, generation: int, **options: Any) -> bool:
-    response = now(world.heartbeat_reply(member, generation, **options))
+def told(harness: GroupHarness, member: str, generation: int, **options: Any) -> bool:
+    response = now(harness.heartbeat_reply(member, generation, **options))
     return bool(response.headrace_stop)
 
 
@@ -25,50 +25,50 @@ def told(world: GroupHarness, member: str, generation: int, **options: Any) -> b
 
 
 def test_each_heartbeat_asks_the_member_to_stop_until_it_has_left():
-    world = GroupHarness()
-    first, second = world.stable(2)
-    answer = world.stop(second, timeout_ms=TIMEOUT_MS)
+    harness = GroupHarness()
+    first, second = harness.stable(2)
+    answer = harness.stop(second, timeout_ms=TIMEOUT_MS)
     assert (answer.state, answer.told, answer.error_code) == (StopState.STOPPING, False, 0)
     assert (answer.member_id, answer.remaining_ms) == (second, TIMEOUT_MS)
-    assert not told(world, first, 2)
-    assert told(world, second, 2)
-    assert told(world, second, 2)
-    assert world.stop(second, again=True).told
-    assert now(world.leave((second, None))).error_code == 0
+    assert not told(harness, first, 2)
+    assert told(harness, second, 2)
+    assert told(harness, second, 2)
+    assert harness.stop(second, again=True).told
+    assert now(harness.leave((second, None))).error_code == 0
     for again in (True, False):
-        answer = world.stop(second, again=again)
+        answer = harness.stop(second, again=again)
         assert (answer.state, answer.error_code) == (StopState.STOPPED, 0)
 
 
 def test_the_member_is_asked_to_stop_during_a_rebalance_too():
-    world = GroupHarness()
-    first, second = world.stable(2)
-    world.stop(second)
-    world.join(first)
-    response = now(world.heartbeat_reply(second, 2))
+    harness = GroupHarness()
+    first, second = harness.stable(2)
+    harness.stop(second)
+    harness.join(first)
+    response = now(harness.heartbeat_reply(second, 2))
     assert response.error_code == ErrorCode.REBALANCE_IN_PROGRESS
     assert response.headrace_stop
 
 
 def test_a_member_that_has_not_left_in_time_is_removed_by_force():
-    world = GroupHarness()
-    first, second = world.stable(2)
-    world.stop(second, timeout_ms=TIMEOUT_MS)
-    world.advance(TIMEOUT_MS - 1)
-    assert told(world, second, 2)
-    world.advance(1)
-    assert world.heartbeat(second, 2) == ErrorCode.UNKNOWN_MEMBER_ID
-    assert world.heartbeat(first, 2) == ErrorCode.REBALANCE_IN_PROGRESS
-    assert world.stop(second, again=True).state == StopState.REMOVED
+    harness = GroupHarness()
+    first, second = harness.stable(2)
+    harness.stop(second, timeout_ms=TIMEOUT_MS)
+    harness.advance(TIMEOUT_MS - 1)
+    assert told(harness, second, 2)
+    harness.advance(1)
+    assert harness.heartbeat(second, 2) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert harness.heartbeat(first, 2) == ErrorCode.REBALANCE_IN_PROGRESS
+    assert harness.stop(second, again=True).state == StopState.REMOVED
 
 
 def test_a_member_that_waits_in_a_join_is_asked_to_stop_at_once():
     """A member in a JoinGroup sends no heartbeats, and the other members may take minutes to join."""
-    world = GroupHarness()
-    first, _second = world.stable(2)
-    waiting = world.join(first)
+    harness = GroupHarness()
+    first, _second = harness.stable(2)
+    waiting = harness.join(first)
     assert parked(waiting)
-    answer = world.stop(first)
+    answer = harness.stop(first)
     assert answer.told
     assert (now(waiting).error_code, now(waiting).headrace_stop) == (
         ErrorCode.REBALANCE_IN_PROGRESS,
@@ -76,98 +76,98 @@ def test_a_member_that_waits_in_a_join_is_asked_to_stop_at_once():
     )
     # A client that does not know the field joins again. Further requests of the administrator do not answer its
     # JoinGroup.
-    again = world.join(first)
-    world.stop(first, again=True)
+    again = harness.join(first)
+    harness.stop(first, again=True)
     assert parked(again)
-    now(world.leave((first, None)))
-    assert world.stop(first, again=True).state == StopState.STOPPED
+    now(harness.leave((first, None)))
+    assert harness.stop(first, again=True).state == StopState.STOPPED
 
 
 def test_a_member_that_waits_in_a_join_is_removed_by_force_too():
-    world = GroupHarness()
-    first, second = world.stable(2)
-    world.stop(first, timeout_ms=TIMEOUT_MS)
-    waiting = world.join(first)
-    world.heartbeat(second, 2)
-    world.advance(TIMEOUT_MS)
+    harness = GroupHarness()
+    first, second = harness.stable(2)
+    harness.stop(first, timeout_ms=TIMEOUT_MS)
+    waiting = harness.join(first)
+    harness.heartbeat(second, 2)
+    harness.advance(TIMEOUT_MS)
     assert now(waiting).error_code == ErrorCode.UNKNOWN_MEMBER_ID
-    assert world.stop(first, again=True).state == StopState.REMOVED
+    assert harness.stop(first, again=True).state == StopState.REMOVED
 
 
 def test_the_earliest_deadline_of_a_stop_counts():
-    world = GroupHarness()
-    (only,) = world.stable()
-    world.stop(only, timeout_ms=TIMEOUT_MS)
-    assert world.stop(only, timeout_ms=9_000).remaining_ms == TIMEOUT_MS
-    assert world.stop(only, timeout_ms=2_000).remaining_ms == 2_000
-    world.advance(2_000)
-    assert world.stop(only, again=True).state == StopState.REMOVED
+    harness = GroupHarness()
+    (only,) = harness.stable()
+    harness.stop(only, timeout_ms=TIMEOUT_MS)
+    assert harness.stop(only, timeout_ms=9_000).remaining_ms == TIMEOUT_MS
+    assert harness.stop(only, timeout_ms=2_000).remaining_ms == 2_000
+    harness.advance(2_000)
+    assert harness.stop(only, again=True).state == StopState.REMOVED
 
 
 def test_a_stopping_member_whose_session_expires_has_no_outcome():
-    world = GroupHarness()
-    first, second = world.stable(2)
-    world.stop(second, timeout_ms=10 * SESSION_MS)
+    harness = GroupHarness()
+    first, second = harness.stable(2)
+    harness.stop(second, timeout_ms=10 * SESSION_MS)
     for _ in range(3):
-        world.advance(SESSION_MS // 2)
-        world.heartbeat(first, 2)
-    answer = world.stop(second, again=True)
+        harness.advance(SESSION_MS // 2)
+        harness.heartbeat(first, 2)
+    answer = harness.stop(second, again=True)
     assert (answer.state, answer.error_code) == (0, ErrorCode.UNKNOWN_MEMBER_ID)
-    assert len(world.coordinator._timers) == len(GroupHarness().coordinator._timers) + 2
+    assert len(harness.coordinator._timers) == len(GroupHarness().coordinator._timers) + 2
 
 
 def test_an_unknown_member_cannot_be_stopped():
-    world = GroupHarness()
-    world.stable()
-    assert world.stop("stranger").error_code == ErrorCode.UNKNOWN_MEMBER_ID
-    assert world.stop("").error_code == ErrorCode.UNKNOWN_MEMBER_ID
-    assert world.stop("x", group="other").error_code == ErrorCode.UNKNOWN_MEMBER_ID
-    assert world.stop(instance="i").error_code == ErrorCode.UNKNOWN_MEMBER_ID
-    assert now(world.join()).error_code == ErrorCode.MEMBER_ID_REQUIRED
-    pending = next(iter(world.group().pending))
-    assert world.stop(pending).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    harness = GroupHarness()
+    harness.stable()
+    assert harness.stop("stranger").error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert harness.stop("").error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert harness.stop("x", group="other").error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert harness.stop(instance="i").error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert now(harness.join()).error_code == ErrorCode.MEMBER_ID_REQUIRED
+    pending = next(iter(harness.group().pending))
+    assert harness.stop(pending).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_a_static_member_is_named_by_its_instance_id():
-    world = GroupHarness()
-    joined = now(world.join(instance="one"))
+    harness = GroupHarness()
+    joined = now(harness.join(instance="one"))
     member = joined.member_id
-    world.sync_group(member, 1, {member: b""}, instance="one")
-    assert world.stop("wrong", instance="one").error_code == ErrorCode.FENCED_INSTANCE_ID
-    assert world.stop(instance="one").member_id == member
-    assert told(world, member, 1, instance="one")
-    now(world.leave((member, "one")))
-    assert world.stop(member, again=True).state == StopState.STOPPED
+    harness.sync_group(member, 1, {member: b""}, instance="one")
+    assert harness.stop("wrong", instance="one").error_code == ErrorCode.FENCED_INSTANCE_ID
+    assert harness.stop(instance="one").member_id == member
+    assert told(harness, member, 1, instance="one")
+    now(harness.leave((member, "one")))
+    assert harness.stop(member, again=True).state == StopState.STOPPED
 
 
 def test_the_replacement_of_a_stopping_static_member_does_not_stop():
-    world = GroupHarness()
-    member = now(world.join(instance="one")).member_id
-    world.sync_group(member, 1, {member: b""}, instance="one")
-    world.stop(member)
-    successor = now(world.join(instance="one"))
-    assert not told(world, successor.member_id, successor.generation_id, instance="one")
-    assert world.stop(member, again=True).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    harness = GroupHarness()
+    member = now(harness.join(instance="one")).member_id
+    harness.sync_group(member, 1, {member: b""}, instance="one")
+    harness.stop(member)
+    successor = now(harness.join(instance="one"))
+    assert not told(harness, successor.member_id, successor.generation_id, instance="one")
+    assert harness.stop(member, again=True).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_after_a_restart_the_next_request_begins_the_stop_again():
-    world = GroupHarness()
-    first, _second = world.stable(2)
-    world.stop(first, timeout_ms=TIMEOUT_MS)
-    world.restart()
-    assert not told(world, first, 2)
-    assert world.stop(first, timeout_ms=3_000, again=True).remaining_ms == 3_000
-    assert told(world, first, 2)
+    harness = GroupHarness()
+    first, _second = harness.stable(2)
+    harness.stop(first, timeout_ms=TIMEOUT_MS)
+    harness.restart()
+    assert not told(harness, first, 2)
+    assert harness.stop(first, timeout_ms=3_000, again=True).remaining_ms == 3_000
+    assert told(harness, first, 2)
 
 
 def test_a_deadline_from_before_a_restart_removes_no_member():
-    world = GroupHarness()
-    first, second = world.stable(2)
-    world.stop(first, timeout_ms=TIMEOUT_MS)
-    world.coordinator.unload(0)
-    world.coordinator.load(0, world.now_ms)
-    world.advance(TIMEOUT_MS)
-    assert {world.heartbeat(member, 2) for member in (first, second)} == {ErrorCode.NONE}
+    harness = GroupHarness()
+    first, second = harness.stable(2)
+    harness.stop(first, timeout_ms=TIMEOUT_MS)
+    harness.coordinator.unload(0)
+    harness.coordinator.load(0, harness.now_ms)
+    harness.advance(TIMEOUT_MS)
+    assert {harness.heartbeat(member, 2) for member in (first, second)} == {ErrorCode.NONE}
 
 
 # --- groups of the server-side protocol, and of both kinds ---
@@ -175,9 +175,9 @@ def test_a_deadline_from_before_a_restart_removes_no_member():
 
 @pytest.fixture
 def consumers() -> ConsumerGroupHarness:
-    world = ConsumerGroupHarness()
-    world.topics.create("t", 6)
-    return world
+    harness = ConsumerGroupHarness()
+    harness.topics.create("t", 6)
+    return harness
 
 
 def settle(*members: Consumer | ClassicConsumer) -> None:

@@ -27,7 +27,7 @@ UNSTABLE = ErrorCode.UNSTABLE_OFFSET_COMMIT
 
 
 def txn_commit(
-    world: GroupHarness | ConsumerGroupHarness,
+    harness: GroupHarness | ConsumerGroupHarness,
     offset: int,
     *,
     producer: int = 1,
@@ -59,7 +59,7 @@ def txn_commit(
             )
         ],
     )
-    return world.coordinator.commit_transactional_offsets(request, world.now_ms)
+    return harness.coordinator.commit_transactional_offsets(request, harness.now_ms)
 
 
 def code(reply: Any) -> int:
@@ -67,17 +67,17 @@ def code(reply: Any) -> int:
 
 
 def end(
-    world: GroupHarness, *, committed: bool, producer: int = 1, epoch: int = 0
+    harness: GroupHarness, *, committed: bool, producer: int = 1, epoch: int = 0
 ) -> ErrorCode | Deferred[ErrorCode]:
     marker = Marker(producer, epoch, 0, committed)
-    return world.coordinator.end_transaction(0, marker, world.now_ms)
+    return harness.coordinator.end_transaction(0, marker, harness.now_ms)
 
 
-def stable(world: GroupHarness, partition: int = 0) -> tuple[int, int]:
+def stable(harness: GroupHarness, partition: int = 0) -> tuple[int, int]:
     """Return the error code and offset that a consumer of the next transaction gets."""
     wanted = OffsetFetchRequestTopics(name="t", partition_indexes=[partition])
     request = OffsetFetchRequestGroup(group_id="g", topics=[wanted])
-    reply = world.coordinator.fetch_offsets([request], world.now_ms, require_stable=True)
+    reply = harness.coordinator.fetch_offsets([request], harness.now_ms, require_stable=True)
     fetched = now(reply)[0].topics[0].partitions[0]
     return fetched.error_code, fetched.committed_offset
 
@@ -85,18 +85,18 @@ def stable(world: GroupHarness, partition: int = 0) -> tuple[int, int]:
 @pytest.mark.parametrize("restarts", [True, False])
 @pytest.mark.parametrize("committed", [True, False])
 def test_b17_offsets_count_from_the_commit_marker_on(*, committed: bool, restarts: bool) -> None:
-    world = GroupHarness()
-    world.commit({("t", 0): 5})
-    assert code(txn_commit(world, 9)) == 0
+    harness = GroupHarness()
+    harness.commit({("t", 0): 5})
+    assert code(txn_commit(harness, 9)) == 0
     if restarts:
-        world.restart()
-    assert world.offsets() == {("t", 0): 5}
-    assert stable(world) == (UNSTABLE, -1)
-    assert stable(world, 1) == (0, -1)
-    assert end(world, committed=committed) is ErrorCode.NONE
+        harness.restart()
+    assert harness.offsets() == {("t", 0): 5}
+    assert stable(harness) == (UNSTABLE, -1)
+    assert stable(harness, 1) == (0, -1)
+    assert end(harness, committed=committed) is ErrorCode.NONE
     if restarts:
-        world.restart()
-    assert stable(world) == (0, 9 if committed else 5)
+        harness.restart()
+    assert stable(harness) == (0, 9 if committed else 5)
 
 
 @pytest.mark.parametrize("committed", [True, False])
@@ -104,58 +104,58 @@ def test_a_transaction_commits_a_bounded_number_of_offsets(
     monkeypatch: pytest.MonkeyPatch, *, committed: bool
 ) -> None:
     monkeypatch.setattr(memory, "PENDING_LIMIT", 3)
-    world = GroupHarness()
+    harness = GroupHarness()
     for partition in range(3):
-        assert code(txn_commit(world, 9, partition=partition)) == 0
+        assert code(txn_commit(harness, 9, partition=partition)) == 0
     refused = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
-    assert code(txn_commit(world, 9, partition=3)) == refused
-    assert code(txn_commit(world, 10, partition=2)) == 0, "it is one of the three"
-    assert code(txn_commit(world, 9, partition=3, producer=2)) == 0, "in another transaction"
-    world.restart()
-    assert code(txn_commit(world, 9, partition=3)) == refused
-    end(world, committed=committed)
-    assert code(txn_commit(world, 9, partition=3)) == 0
-    end(world, committed=committed)
-    end(world, committed=committed, producer=2)
-    assert not world.coordinator.memory._pending
+    assert code(txn_commit(harness, 9, partition=3)) == refused
+    assert code(txn_commit(harness, 10, partition=2)) == 0, "it is one of the three"
+    assert code(txn_commit(harness, 9, partition=3, producer=2)) == 0, "in another transaction"
+    harness.restart()
+    assert code(txn_commit(harness, 9, partition=3)) == refused
+    end(harness, committed=committed)
+    assert code(txn_commit(harness, 9, partition=3)) == 0
+    end(harness, committed=committed)
+    end(harness, committed=committed, producer=2)
+    assert not harness.coordinator.memory._pending
 
 
 def test_a_group_that_has_pending_offsets_only_exists() -> None:
-    world = GroupHarness(offsets_retention_minutes=1, offsets_retention_check_interval_ms=1_000)
-    txn_commit(world, 9)
-    world.advance(200_000)
-    assert world.coordinator.exists("g")
-    end(world, committed=False)
-    assert not world.coordinator.exists("g")
+    harness = GroupHarness(offsets_retention_minutes=1, offsets_retention_check_interval_ms=1_000)
+    txn_commit(harness, 9)
+    harness.advance(200_000)
+    assert harness.coordinator.exists("g")
+    end(harness, committed=False)
+    assert not harness.coordinator.exists("g")
 
 
 def test_b6_a_marker_of_an_older_epoch_does_not_end_a_later_transaction() -> None:
-    world = GroupHarness()
-    txn_commit(world, 9, epoch=4)
-    end(world, committed=True, epoch=3)
-    assert stable(world) == (UNSTABLE, -1)
-    end(world, committed=False, epoch=5)  # the coordinator has fenced the producer
-    assert stable(world) == (0, -1)
+    harness = GroupHarness()
+    txn_commit(harness, 9, epoch=4)
+    end(harness, committed=True, epoch=3)
+    assert stable(harness) == (UNSTABLE, -1)
+    end(harness, committed=False, epoch=5)  # the coordinator has fenced the producer
+    assert stable(harness) == (0, -1)
 
 
 def test_b20_an_answer_shows_only_what_is_durable() -> None:
-    world = GroupHarness(manual=True)
-    reply = txn_commit(world, 9)
+    harness = GroupHarness(manual=True)
+    reply = txn_commit(harness, 9)
     assert parked(reply)
-    world.sync()
+    harness.sync()
     assert code(reply) == 0
-    marked = end(world, committed=True)
+    marked = end(harness, committed=True)
     assert parked(marked)
-    read = world.fetch({"t": [0]})
+    read = harness.fetch({"t": [0]})
     assert parked(read)
-    world.sync()
+    harness.sync()
     assert now(marked) is ErrorCode.NONE
-    assert world.offsets() == {("t", 0): 9}
-    txn_commit(world, 20)
-    world.sync()
-    end(world, committed=True)
-    world.restart()
-    assert stable(world) == (
+    assert harness.offsets() == {("t", 0): 9}
+    txn_commit(harness, 20)
+    harness.sync()
+    end(harness, committed=True)
+    harness.restart()
+    assert stable(harness) == (
         UNSTABLE,
         -1,
     )  # the marker was lost; the transaction's coordinator writes it again
@@ -163,61 +163,63 @@ def test_b20_an_answer_shows_only_what_is_durable() -> None:
 
 @pytest.mark.parametrize("restarts", [True, False])
 def test_the_last_written_offset_counts(*, restarts: bool) -> None:
-    world = GroupHarness()
-    txn_commit(world, 1, producer=1)
-    txn_commit(world, 2, producer=2)
-    txn_commit(world, 3, producer=3)
+    harness = GroupHarness()
+    txn_commit(harness, 1, producer=1)
+    txn_commit(harness, 2, producer=2)
+    txn_commit(harness, 3, producer=3)
     if restarts:
-        world.restart()
-    end(world, committed=True, producer=2)
-    assert world.offsets() == {("t", 0): 2}
-    end(world, committed=True, producer=1)
-    assert world.offsets() == {("t", 0): 2}
-    assert stable(world) == (UNSTABLE, -1)
-    world.commit({("t", 0): 4})
-    end(world, committed=True, producer=3)
+        harness.restart()
+    end(harness, committed=True, producer=2)
+    assert harness.offsets() == {("t", 0): 2}
+    end(harness, committed=True, producer=1)
+    assert harness.offsets() == {("t", 0): 2}
+    assert stable(harness) == (UNSTABLE, -1)
+    harness.commit({("t", 0): 4})
+    end(harness, committed=True, producer=3)
     if restarts:
-        world.restart()
-    assert stable(world) == (0, 4)
+        harness.restart()
+    assert stable(harness) == (0, 4)
 
 
 def test_deleting_a_group_deletes_its_pending_offsets() -> None:
-    world = GroupHarness()
-    txn_commit(world, 1)
-    list(world.coordinator.forget_offsets("t", world.now_ms))
-    assert not world.coordinator.exists("g")
-    world.commit({("t", 1): 4})
-    txn_commit(world, 1, producer=2)
-    deleted: list[DeletableGroupResult] = now(world.coordinator.delete_groups(["g"], world.now_ms))
+    harness = GroupHarness()
+    txn_commit(harness, 1)
+    list(harness.coordinator.forget_offsets("t", harness.now_ms))
+    assert not harness.coordinator.exists("g")
+    harness.commit({("t", 1): 4})
+    txn_commit(harness, 1, producer=2)
+    deleted: list[DeletableGroupResult] = now(
+        harness.coordinator.delete_groups(["g"], harness.now_ms)
+    )
     assert deleted[0].error_code == 0
     for producer in (1, 2):
-        end(world, committed=True, producer=producer)
-    assert not world.coordinator.exists("g")
+        end(harness, committed=True, producer=producer)
+    assert not harness.coordinator.exists("g")
 
 
 def test_members_are_fenced_by_generation_and_instance() -> None:
-    world = GroupHarness()
-    (member,) = world.stable()
-    generation = world.group().generation.number
-    assert code(txn_commit(world, 1)) == 0  # requests before version 3 have no member id
-    assert code(txn_commit(world, 1, member=member, generation=generation)) == 0
-    assert code(txn_commit(world, 1, member=member, generation=generation - 1)) == (
+    harness = GroupHarness()
+    (member,) = harness.stable()
+    generation = harness.group().generation.number
+    assert code(txn_commit(harness, 1)) == 0  # requests before version 3 have no member id
+    assert code(txn_commit(harness, 1, member=member, generation=generation)) == 0
+    assert code(txn_commit(harness, 1, member=member, generation=generation - 1)) == (
         ErrorCode.ILLEGAL_GENERATION
     )
-    assert code(txn_commit(world, 1, member="x", generation=generation)) == (
+    assert code(txn_commit(harness, 1, member="x", generation=generation)) == (
         ErrorCode.UNKNOWN_MEMBER_ID
     )
-    assert code(txn_commit(world, 1, member=member, generation=generation, instance="i")) == (
+    assert code(txn_commit(harness, 1, member=member, generation=generation, instance="i")) == (
         ErrorCode.UNKNOWN_MEMBER_ID
     )
-    world.admitted()  # a rebalance begins: what was consumed before may still be committed
-    assert code(txn_commit(world, 1, member=member, generation=generation)) == 0
+    harness.admitted()  # a rebalance begins: what was consumed before may still be committed
+    assert code(txn_commit(harness, 1, member=member, generation=generation)) == 0
 
 
 def test_metadata_that_is_too_large_is_refused() -> None:
-    world = GroupHarness(offset_metadata_max_bytes=3)
-    assert code(txn_commit(world, 1, metadata="four")) == ErrorCode.OFFSET_METADATA_TOO_LARGE
-    assert not world.coordinator.exists("g")
+    harness = GroupHarness(offset_metadata_max_bytes=3)
+    assert code(txn_commit(harness, 1, metadata="four")) == ErrorCode.OFFSET_METADATA_TOO_LARGE
+    assert not harness.coordinator.exists("g")
 
 
 def test_a_commit_with_a_generation_for_an_unknown_group_is_refused() -> None:
@@ -225,13 +227,13 @@ def test_a_commit_with_a_generation_for_an_unknown_group_is_refused() -> None:
 
 
 def test_members_of_the_server_side_protocol_are_fenced_by_their_epoch() -> None:
-    world = ConsumerGroupHarness()
-    world.topics.create("t", 1)
-    member = Consumer(world, "a", "t")
+    harness = ConsumerGroupHarness()
+    harness.topics.create("t", 1)
+    member = Consumer(harness, "a", "t")
     member.beat()
 
     def committed(name: str, epoch: int) -> int:
-        return code(txn_commit(world, 1, member=name, generation=epoch))
+        return code(txn_commit(harness, 1, member=name, generation=epoch))
 
     assert committed("a", member.epoch) == 0
     assert committed("a", member.epoch - 1) == ErrorCode.ILLEGAL_GENERATION

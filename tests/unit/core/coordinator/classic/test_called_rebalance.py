@@ -7,76 +7,76 @@ from headrace.errors import ErrorCode
 from tests.fixtures.group_harness import REBALANCE_MS, GroupHarness, now, parked
 
 
-def call(world: GroupHarness, group: str = "g") -> None:
-    world.coordinator.rebalance(group, "attached to another topic", world.now_ms)
+def call(harness: GroupHarness, group: str = "g") -> None:
+    harness.coordinator.rebalance(group, "attached to another topic", harness.now_ms)
 
 
 def test_members_of_a_stable_group_join_again_and_nothing_is_written_before() -> None:
-    world = GroupHarness()
-    one, two = world.stable(2)
-    number = world.group().generation.number
-    world.take_records()
-    call(world)
-    assert world.group().state is GroupState.PREPARING_REBALANCE
-    assert world.take_records() == []
+    harness = GroupHarness()
+    one, two = harness.stable(2)
+    number = harness.group().generation.number
+    harness.take_records()
+    call(harness)
+    assert harness.group().state is GroupState.PREPARING_REBALANCE
+    assert harness.take_records() == []
     for member in (one, two):
-        assert world.heartbeat(member, number) == ErrorCode.REBALANCE_IN_PROGRESS
-    first = world.join(one)
+        assert harness.heartbeat(member, number) == ErrorCode.REBALANCE_IN_PROGRESS
+    first = harness.join(one)
     assert parked(first)
-    assert now(world.join(two)).generation_id == number + 1
+    assert now(harness.join(two)).generation_id == number + 1
     assert now(first).generation_id == number + 1
 
 
 def test_a_member_that_does_not_come_back_is_removed() -> None:
-    world = GroupHarness()
-    one, _two = world.stable(2)
-    call(world)
-    reply = world.join(one)
+    harness = GroupHarness()
+    one, _two = harness.stable(2)
+    call(harness)
+    reply = harness.join(one)
     while parked(reply):
-        world.advance(REBALANCE_MS // 20)
+        harness.advance(REBALANCE_MS // 20)
     assert [member.member_id for member in now(reply).members] == [one]
 
 
 def test_members_that_wait_for_their_assignment_have_to_join_again() -> None:
-    world = GroupHarness()
-    one, reply = world.admitted()
+    harness = GroupHarness()
+    one, reply = harness.admitted()
     generation = now(reply).generation_id
-    two, joined = world.admitted()
-    now(world.join(one))
-    follower = world.sync_group(two, now(joined).generation_id)
+    two, joined = harness.admitted()
+    now(harness.join(one))
+    follower = harness.sync_group(two, now(joined).generation_id)
     assert parked(follower)
-    call(world)
+    call(harness)
     assert now(follower).error_code == ErrorCode.REBALANCE_IN_PROGRESS
-    assert world.group().state is GroupState.PREPARING_REBALANCE
+    assert harness.group().state is GroupState.PREPARING_REBALANCE
     assert now(joined).generation_id == generation + 1
 
 
 def test_a_rebalance_is_not_begun_while_one_is_being_prepared() -> None:
-    world = GroupHarness()
-    one, two = world.stable(2)
-    call(world)
-    reply = world.join(one)
-    call(world)
+    harness = GroupHarness()
+    one, two = harness.stable(2)
+    call(harness)
+    reply = harness.join(one)
+    call(harness)
     assert parked(reply), "who has joined stays joined"
-    now(world.join(two))
+    now(harness.join(two))
     assert now(reply).error_code == 0
 
 
 def test_groups_without_members_are_left_alone() -> None:
-    world = GroupHarness()
-    call(world, "nobody")
-    assert not world.coordinator.exists("nobody")
-    (member,) = world.stable()
-    now(world.leave((member, None)))
-    world.take_records()
-    call(world)
-    assert world.group().state is GroupState.EMPTY
-    assert world.take_records() == []
+    harness = GroupHarness()
+    call(harness, "nobody")
+    assert not harness.coordinator.exists("nobody")
+    (member,) = harness.stable()
+    now(harness.leave((member, None)))
+    harness.take_records()
+    call(harness)
+    assert harness.group().state is GroupState.EMPTY
+    assert harness.take_records() == []
 
 
 def test_a_group_supports_a_protocol_if_all_members_do() -> None:
-    world = GroupHarness()
-    assert world.coordinator.supports("nobody", "anything")
-    world.stable(2)
-    assert world.coordinator.supports("g", "range")
-    assert not world.coordinator.supports("g", "equal")
+    harness = GroupHarness()
+    assert harness.coordinator.supports("nobody", "anything")
+    harness.stable(2)
+    assert harness.coordinator.supports("g", "range")
+    assert not harness.coordinator.supports("g", "equal")

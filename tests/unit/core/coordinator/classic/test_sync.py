@@ -31,16 +31,16 @@ class Harness(GroupHarness):
 
 
 @pytest.fixture
-def world() -> Harness:
+def harness() -> Harness:
     return Harness()
 
 
-def test_followers_wait_for_the_leader(world):
-    follower = world.sync_group(world.two, 2)
+def test_followers_wait_for_the_leader(harness):
+    follower = harness.sync_group(harness.two, 2)
     assert parked(follower)
-    before = world.group().generation
-    leader = world.sync_group(
-        world.one, 2, {world.one: assignment("t", 0), world.two: assignment("t", 1)}
+    before = harness.group().generation
+    leader = harness.sync_group(
+        harness.one, 2, {harness.one: assignment("t", 0), harness.two: assignment("t", 1)}
     )
     assert now(leader) == SyncGroupResponse(
         protocol_type="consumer", protocol_name="range", assignment=assignment("t", 0)
@@ -51,21 +51,21 @@ def test_followers_wait_for_the_leader(world):
         for index, member in enumerate(before.members)
     )
     stable = before._replace(state=GroupState.STABLE, members=members)
-    assert world.take_records() == [GenerationRecord("g", stable)]
-    assert world.group().state is GroupState.STABLE
+    assert harness.take_records() == [GenerationRecord("g", stable)]
+    assert harness.group().state is GroupState.STABLE
 
 
-def test_a_late_sync_receives_the_assignment_at_once(world):
-    now(world.sync_group(world.one, 2, {world.two: b"yours"}))
-    assert now(world.sync_group(world.two, 2)).assignment == b"yours"
-    assert now(world.sync_group(world.two, 2)).assignment == b"yours"
+def test_a_late_sync_receives_the_assignment_at_once(harness):
+    now(harness.sync_group(harness.one, 2, {harness.two: b"yours"}))
+    assert now(harness.sync_group(harness.two, 2)).assignment == b"yours"
+    assert now(harness.sync_group(harness.two, 2)).assignment == b"yours"
 
 
-def test_a_member_without_an_assignment_receives_empty_bytes(world):
-    follower = world.sync_group(world.two, 2)
-    now(world.sync_group(world.one, 2, {world.one: b"all", "stranger": b"?"}))
+def test_a_member_without_an_assignment_receives_empty_bytes(harness):
+    follower = harness.sync_group(harness.two, 2)
+    now(harness.sync_group(harness.one, 2, {harness.one: b"all", "stranger": b"?"}))
     assert now(follower) == SyncGroupResponse(protocol_type="consumer", protocol_name="range")
-    assert len(world.group().generation.members) == 2
+    assert len(harness.group().generation.members) == 2
 
 
 @pytest.mark.parametrize(
@@ -82,99 +82,99 @@ def test_a_member_without_an_assignment_receives_empty_bytes(world):
     ],
 )
 def test_a_sync_with_a_wrong_generation_or_protocol_is_refused(
-    world, member, generation, options, error
+    harness, member, generation, options, error
 ):
-    name = getattr(world, member, member)
-    assert now(world.sync_group(name, generation, **options)).error_code == error
-    assert world.take_records() == []
+    name = getattr(harness, member, member)
+    assert now(harness.sync_group(name, generation, **options)).error_code == error
+    assert harness.take_records() == []
 
 
-def test_older_clients_need_not_name_the_protocol(world):
-    reply = world.sync_group(world.two, 2, protocol_type=None, protocol_name=None)
+def test_older_clients_need_not_name_the_protocol(harness):
+    reply = harness.sync_group(harness.two, 2, protocol_type=None, protocol_name=None)
     assert parked(reply)
 
 
-def test_a_new_member_sends_the_waiting_back_to_join(world):
-    follower = world.sync_group(world.two, 2)
-    world.admitted()
+def test_a_new_member_sends_the_waiting_back_to_join(harness):
+    follower = harness.sync_group(harness.two, 2)
+    harness.admitted()
     assert now(follower).error_code == ErrorCode.REBALANCE_IN_PROGRESS
-    late = world.sync_group(world.one, 2, {world.one: b"x"})
+    late = harness.sync_group(harness.one, 2, {harness.one: b"x"})
     assert now(late).error_code == ErrorCode.REBALANCE_IN_PROGRESS
-    assert world.take_records() == []
+    assert harness.take_records() == []
 
 
-def test_a_member_that_leaves_sends_the_waiting_back_to_join(world):
-    follower = world.sync_group(world.two, 2)
-    now(world.leave((world.one, None)))
+def test_a_member_that_leaves_sends_the_waiting_back_to_join(harness):
+    follower = harness.sync_group(harness.two, 2)
+    now(harness.leave((harness.one, None)))
     assert now(follower).error_code == ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_a_leaver_with_a_parked_sync_is_answered(world):
-    follower = world.sync_group(world.two, 2)
-    now(world.leave((world.two, None)))
+def test_a_leaver_with_a_parked_sync_is_answered(harness):
+    follower = harness.sync_group(harness.two, 2)
+    now(harness.leave((harness.two, None)))
     assert now(follower).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_repeated_sync_answers_the_one_before(world):
-    lost = world.sync_group(world.two, 2)
-    again = world.sync_group(world.two, 2)
+def test_a_repeated_sync_answers_the_one_before(harness):
+    lost = harness.sync_group(harness.two, 2)
+    again = harness.sync_group(harness.two, 2)
     assert now(lost).error_code == ErrorCode.REBALANCE_IN_PROGRESS
     assert parked(again)
 
 
-def test_a_member_that_does_not_sync_in_time_is_removed(world):
-    follower = world.sync_group(world.two, 2)
+def test_a_member_that_does_not_sync_in_time_is_removed(harness):
+    follower = harness.sync_group(harness.two, 2)
     for _ in range(REBALANCE_MS // 5_000):
         assert parked(follower)
-        world.heartbeat(world.one, 2)  # alive, but it never sends its assignment
-        world.advance(5_000)
+        harness.heartbeat(harness.one, 2)  # alive, but it never sends its assignment
+        harness.advance(5_000)
     assert now(follower).error_code == ErrorCode.REBALANCE_IN_PROGRESS
-    assert list(world.group().members) == [world.two]
-    assert now(world.join(world.two)).leader == world.two
+    assert list(harness.group().members) == [harness.two]
+    assert now(harness.join(harness.two)).leader == harness.two
 
 
-def test_a_member_of_a_stable_group_that_does_not_sync_in_time_is_removed(world):
-    now(world.sync_group(world.one, 2, {}))
+def test_a_member_of_a_stable_group_that_does_not_sync_in_time_is_removed(harness):
+    now(harness.sync_group(harness.one, 2, {}))
     for _ in range(REBALANCE_MS // 5_000):
-        for member in (world.one, world.two):
-            assert world.heartbeat(member, 2) == ErrorCode.NONE
-        world.advance(5_000)
-    assert list(world.group().members) == [world.one]
-    assert world.group().state is GroupState.PREPARING_REBALANCE
+        for member in (harness.one, harness.two):
+            assert harness.heartbeat(member, 2) == ErrorCode.NONE
+        harness.advance(5_000)
+    assert list(harness.group().members) == [harness.one]
+    assert harness.group().state is GroupState.PREPARING_REBALANCE
 
 
-def test_no_member_is_removed_after_all_have_synced(world):
-    now(world.sync_group(world.one, 2, {}))
-    now(world.sync_group(world.two, 2))
+def test_no_member_is_removed_after_all_have_synced(harness):
+    now(harness.sync_group(harness.one, 2, {}))
+    now(harness.sync_group(harness.two, 2))
     for _ in range(3 * REBALANCE_MS // 5_000):
-        for member in (world.one, world.two):
-            assert world.heartbeat(member, 2) == ErrorCode.NONE
-        world.advance(5_000)
-    assert world.group().state is GroupState.STABLE
+        for member in (harness.one, harness.two):
+            assert harness.heartbeat(member, 2) == ErrorCode.NONE
+        harness.advance(5_000)
+    assert harness.group().state is GroupState.STABLE
 
 
-def test_a_waiting_member_does_not_expire_and_has_a_full_session_from_the_answer(world):
-    follower = world.sync_group(world.two, 2)
+def test_a_waiting_member_does_not_expire_and_has_a_full_session_from_the_answer(harness):
+    follower = harness.sync_group(harness.two, 2)
     for _ in range(4):
-        world.advance(SESSION_MS - 1)
-        world.heartbeat(world.one, 2)
-    now(world.sync_group(world.one, 2, {}))
+        harness.advance(SESSION_MS - 1)
+        harness.heartbeat(harness.one, 2)
+    now(harness.sync_group(harness.one, 2, {}))
     assert now(follower).error_code == ErrorCode.NONE
-    world.advance(SESSION_MS - 1)
-    assert world.heartbeat(world.two, 2) == ErrorCode.NONE
+    harness.advance(SESSION_MS - 1)
+    assert harness.heartbeat(harness.two, 2) == ErrorCode.NONE
 
 
-def test_a_waiting_member_sent_back_to_join_has_a_full_session_too(world):
-    follower = world.sync_group(world.two, 2)
+def test_a_waiting_member_sent_back_to_join_has_a_full_session_too(harness):
+    follower = harness.sync_group(harness.two, 2)
     for _ in range(4):
-        world.advance(SESSION_MS - 1)
-        world.heartbeat(world.one, 2)
-    world.admitted()
+        harness.advance(SESSION_MS - 1)
+        harness.heartbeat(harness.one, 2)
+    harness.admitted()
     assert now(follower).error_code == ErrorCode.REBALANCE_IN_PROGRESS
-    world.advance(SESSION_MS - 1)
-    assert world.two in world.group().members
-    world.advance(1)
-    assert world.two not in world.group().members
+    harness.advance(SESSION_MS - 1)
+    assert harness.two in harness.group().members
+    harness.advance(1)
+    assert harness.two not in harness.group().members
 
 
 @pytest.mark.parametrize(
@@ -184,12 +184,12 @@ def test_a_waiting_member_sent_back_to_join_has_a_full_session_too(world):
         (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.UNKNOWN_SERVER_ERROR),
     ],
 )
-def test_an_assignment_that_cannot_be_written_is_asked_for_again(world, code, told):
-    follower = world.sync_group(world.two, 2)
-    world.log.failure = ApiError(code)
-    leader = world.sync_group(world.one, 2, {world.two: b"yours"})
+def test_an_assignment_that_cannot_be_written_is_asked_for_again(harness, code, told):
+    follower = harness.sync_group(harness.two, 2)
+    harness.log.failure = ApiError(code)
+    leader = harness.sync_group(harness.one, 2, {harness.two: b"yours"})
     assert (now(leader).error_code, now(follower).error_code) == (told, told)
-    assert world.group().state is GroupState.COMPLETING_REBALANCE
-    world.log.failure = None
-    now(world.sync_group(world.one, 2, {world.two: b"yours"}))
-    assert now(world.sync_group(world.two, 2)).assignment == b"yours"
+    assert harness.group().state is GroupState.COMPLETING_REBALANCE
+    harness.log.failure = None
+    now(harness.sync_group(harness.one, 2, {harness.two: b"yours"}))
+    assert now(harness.sync_group(harness.two, 2)).assignment == b"yours"

@@ -30,34 +30,34 @@ T1, T2 = bytes(15) + b"\x01", bytes(15) + b"\x02"
 
 
 @pytest.fixture
-def world() -> ConsumerGroupHarness:
-    world = ConsumerGroupHarness()
-    world.topics.create("t", 4)
-    return world
+def harness() -> ConsumerGroupHarness:
+    harness = ConsumerGroupHarness()
+    harness.topics.create("t", 4)
+    return harness
 
 
-def settled(world: ConsumerGroupHarness, *names: str) -> list[Consumer]:
-    members = [Consumer(world, name, "t") for name in names]
+def settled(harness: ConsumerGroupHarness, *names: str) -> list[Consumer]:
+    members = [Consumer(harness, name, "t") for name in names]
     for _ in range(4):
         for member in members:
             member.beat()
-    assert world.group().state is ConsumerGroupState.STABLE
+    assert harness.group().state is ConsumerGroupState.STABLE
     return members
 
 
-def test_a_partition_moves_only_after_its_owner_has_confirmed_the_revocation(world):
-    (first,) = settled(world, "a")
-    second = Consumer(world, "b", "t")
+def test_a_partition_moves_only_after_its_owner_has_confirmed_the_revocation(harness):
+    (first,) = settled(harness, "a")
+    second = Consumer(harness, "b", "t")
     second.beat()
     assert second.owned == set()
     epoch = first.epoch
-    told = world.send(member_id="a", member_epoch=epoch)
+    told = harness.send(member_id="a", member_epoch=epoch)
     assert told.member_epoch == epoch
     assert len(given(told) or ()) == 2
-    assert world.group().holding("a").state is MemberState.UNREVOKED
+    assert harness.group().holding("a").state is MemberState.UNREVOKED
     # It has not said so yet, whatever else it says.
-    world.send(member_id="a", member_epoch=epoch)
-    world.send(member_id="a", member_epoch=epoch, owned=first.owned)
+    harness.send(member_id="a", member_epoch=epoch)
+    harness.send(member_id="a", member_epoch=epoch, owned=first.owned)
     second.beat()
     assert second.owned == set()
     first.heard(told)
@@ -68,123 +68,123 @@ def test_a_partition_moves_only_after_its_owner_has_confirmed_the_revocation(wor
     assert first.epoch == second.epoch > epoch
 
 
-def test_a_member_that_does_not_revoke_in_time_is_removed(world):
-    (first,) = settled(world, "a")
-    second = Consumer(world, "b", "t")
+def test_a_member_that_does_not_revoke_in_time_is_removed(harness):
+    (first,) = settled(harness, "a")
+    second = Consumer(harness, "b", "t")
     second.beat()
     first.beat()
     for _ in range(REBALANCE_MS // 10_000):
-        world.send(member_id="a", member_epoch=first.epoch)
+        harness.send(member_id="a", member_epoch=first.epoch)
         second.beat()
-        world.advance(10_000)
-    response = world.send(member_id="a", member_epoch=first.epoch)
+        harness.advance(10_000)
+    response = harness.send(member_id="a", member_epoch=first.epoch)
     assert response.error_code == ErrorCode.UNKNOWN_MEMBER_ID
     second.beat()
     assert len(second.owned) == 4
 
 
-def test_the_session_of_a_silent_member_expires_after_a_restart_too(world):
-    settled(world, "a", "b")
-    world.restart()
-    world.advance(SESSION_MS - 1)
-    assert set(world.group().members) == {"a", "b"}
-    world.advance(1)
-    assert world.group().members == {}
-    assert world.group().state is ConsumerGroupState.EMPTY
+def test_the_session_of_a_silent_member_expires_after_a_restart_too(harness):
+    settled(harness, "a", "b")
+    harness.restart()
+    harness.advance(SESSION_MS - 1)
+    assert set(harness.group().members) == {"a", "b"}
+    harness.advance(1)
+    assert harness.group().members == {}
+    assert harness.group().state is ConsumerGroupState.EMPTY
 
 
-def test_a_restart_moves_nothing(world):
-    members = settled(world, "a", "b")
+def test_a_restart_moves_nothing(harness):
+    members = settled(harness, "a", "b")
     before = [(member.epoch, member.owned) for member in members]
-    world.restart()
+    harness.restart()
     for member in members:
         assert member.beat().error_code == 0
     assert [(member.epoch, member.owned) for member in members] == before
 
 
-def test_new_partitions_are_given_out_and_those_of_a_deleted_topic_taken_back(world):
-    (member,) = settled(world, "a")
-    world.topics.grow("t", 6)
+def test_new_partitions_are_given_out_and_those_of_a_deleted_topic_taken_back(harness):
+    (member,) = settled(harness, "a")
+    harness.topics.grow("t", 6)
     member.beat()
-    assert member.owned == world.topics.partitions("t")
+    assert member.owned == harness.topics.partitions("t")
     assert len(member.owned) == 6
-    world.topics.delete("t")
+    harness.topics.delete("t")
     member.beat()
     assert member.owned == set()
 
 
-def test_a_member_that_missed_a_response_receives_it_again(world):
-    (member,) = settled(world, "a")
-    world.topics.grow("t", 5)
+def test_a_member_that_missed_a_response_receives_it_again(harness):
+    (member,) = settled(harness, "a")
+    harness.topics.grow("t", 5)
     member.beat("lost")
-    assert world.group().holding("a").epoch == member.epoch + 1
+    assert harness.group().holding("a").epoch == member.epoch + 1
     member.beat()
     assert len(member.owned) == 5
 
 
 @pytest.mark.parametrize(("epoch", "owned"), [(9, []), (1, None), (1, [(T2, 0)])])
-def test_a_foreign_epoch_is_fenced(world, epoch, owned):
-    settled(world, "a", "b")
-    response = world.send(member_id="a", member_epoch=epoch, owned=owned)
+def test_a_foreign_epoch_is_fenced(harness, epoch, owned):
+    settled(harness, "a", "b")
+    response = harness.send(member_id="a", member_epoch=epoch, owned=owned)
     assert response.error_code == ErrorCode.FENCED_MEMBER_EPOCH
 
 
-def test_a_static_member_gets_its_assignment_back_with_another_member_id(world):
-    first = Consumer(world, "a", "t", instance="i")
+def test_a_static_member_gets_its_assignment_back_with_another_member_id(harness):
+    first = Consumer(harness, "a", "t", instance="i")
     first.beat()
-    other = Consumer(world, "b", "t", instance="i")
+    other = Consumer(harness, "b", "t", instance="i")
     assert other.beat().error_code == ErrorCode.UNRELEASED_INSTANCE_ID
-    owned, epoch = first.owned, world.group().epoch
+    owned, epoch = first.owned, harness.group().epoch
     first.leave(-2)
     other.beat()
-    assert (other.owned, world.group().epoch) == (owned, epoch)
-    assert set(world.group().members) == {"b"}
-    fenced = world.send(member_id="a", member_epoch=1, instance_id="i")
+    assert (other.owned, harness.group().epoch) == (owned, epoch)
+    assert set(harness.group().members) == {"b"}
+    fenced = harness.send(member_id="a", member_epoch=1, instance_id="i")
     assert fenced.error_code == ErrorCode.FENCED_INSTANCE_ID
 
 
-def test_a_group_has_at_most_group_max_size_members(world):
-    world = ConsumerGroupHarness(group_consumer_max_size=1)
-    assert world.join("a", "t").error_code == 0
-    assert world.join("b", "t").error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+def test_a_group_has_at_most_group_max_size_members(harness):
+    harness = ConsumerGroupHarness(group_consumer_max_size=1)
+    assert harness.join("a", "t").error_code == 0
+    assert harness.join("b", "t").error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
-def test_a_regular_expression_follows_the_topics_and_sees_only_what_its_client_may(world):
-    first = world.send(
+def test_a_regular_expression_follows_the_topics_and_sees_only_what_its_client_may(harness):
+    first = harness.send(
         member_id="a",
         rebalance_timeout_ms=1_000,
         subscribed_topic_regex="t.*",
         owned=[],
         hidden=["t-secret"],
     )
-    assert given(first) == world.topics.partitions("t")
-    world.topics.create("t-secret", 1)
-    world.topics.create("t-new", 1)
-    world.topics.create("other", 1)
-    second = world.send(member_id="a", member_epoch=first.member_epoch, hidden=["t-secret"])
-    assert given(second) == world.topics.partitions("t", "t-new")
-    broken = world.send(
+    assert given(first) == harness.topics.partitions("t")
+    harness.topics.create("t-secret", 1)
+    harness.topics.create("t-new", 1)
+    harness.topics.create("other", 1)
+    second = harness.send(member_id="a", member_epoch=first.member_epoch, hidden=["t-secret"])
+    assert given(second) == harness.topics.partitions("t", "t-new")
+    broken = harness.send(
         member_id="b", rebalance_timeout_ms=1_000, subscribed_topic_regex="(", owned=[]
     )
     assert broken.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
-    assert set(world.group().members) == {"a"}
+    assert set(harness.group().members) == {"a"}
 
 
-def test_a_group_has_only_so_many_regular_expressions(world, monkeypatch):
+def test_a_group_has_only_so_many_regular_expressions(harness, monkeypatch):
     monkeypatch.setattr(requests, "REGEXES_LIMIT", 2)
-    world.join("a", subscribed_topic_regex="t.*")
-    world.join("b", subscribed_topic_regex="u.*")
-    world.join("c", subscribed_topic_regex="u.*")
-    refused = world.join("d", subscribed_topic_regex="v.*")
+    harness.join("a", subscribed_topic_regex="t.*")
+    harness.join("b", subscribed_topic_regex="u.*")
+    harness.join("c", subscribed_topic_regex="u.*")
+    refused = harness.join("d", subscribed_topic_regex="v.*")
     assert refused.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
-    assert "d" not in world.group().members
-    assert world.join("a", subscribed_topic_regex="w.*").error_code == 0, "instead of its own"
-    assert set(world.group().regexes) == {"u.*", "w.*"}
+    assert "d" not in harness.group().members
+    assert harness.join("a", subscribed_topic_regex="w.*").error_code == 0, "instead of its own"
+    assert set(harness.group().regexes) == {"u.*", "w.*"}
 
 
 def test_a_thousand_members_cost_a_handful_of_assignments(monkeypatch):
-    world = ConsumerGroupHarness()
-    world.topics.create("t", 500)
+    harness = ConsumerGroupHarness()
+    harness.topics.create("t", 500)
     computed: list[int] = []
 
     def counted(*args, **options):
@@ -192,47 +192,47 @@ def test_a_thousand_members_cost_a_handful_of_assignments(monkeypatch):
         return compute_target(*args, **options)
 
     monkeypatch.setattr(turn, "compute_target", counted)
-    members = [Consumer(world, f"m{number:04}", "t") for number in range(400)]
+    members = [Consumer(harness, f"m{number:04}", "t") for number in range(400)]
     for member in members:
         member.beat()
-        world.now_ms += 1
+        harness.now_ms += 1
     assert len(computed) < 110
-    told = world.join("last", "t")
+    told = harness.join("last", "t")
     assert 0 < told.heartbeat_interval_ms <= 401, (
         "the interval ends when the expression is evaluated"
     )
-    world.advance(1000)
+    harness.advance(1000)
     members[0].beat()
     assert len(computed) < 111
-    assert world.group().epoch == world.group().assignment_epoch
+    assert harness.group().epoch == harness.group().assignment_epoch
     for member in members:
         member.beat()
     assert len(computed) < 111, "nothing has changed"
 
 
 def test_an_assignment_interval_gathers_what_changes():
-    world = ConsumerGroupHarness(group_consumer_assignment_interval_ms=1000)
-    world.topics.create("t", 4)
-    first, second = (Consumer(world, name, "t") for name in "ab")
+    harness = ConsumerGroupHarness(group_consumer_assignment_interval_ms=1000)
+    harness.topics.create("t", 4)
+    first, second = (Consumer(harness, name, "t") for name in "ab")
     first.beat()
     second.beat()
     assert (len(first.owned), len(second.owned)) == (4, 0)
-    world.restart()
-    world.advance(999)
+    harness.restart()
+    harness.advance(999)
     first.beat()
     assert len(first.owned) == 4
-    world.advance(1)
+    harness.advance(1)
     for _ in range(3):
         first.beat()
         second.beat()
     assert (len(first.owned), len(second.owned)) == (2, 2)
 
 
-def test_commits_and_fetches_of_members_carry_their_epoch(world):
-    (member,) = settled(world, "a")
+def test_commits_and_fetches_of_members_carry_their_epoch(harness):
+    (member,) = settled(harness, "a")
 
     def commit(name: str, epoch: int):
-        return world.commit_code({("t", 0): 7}, member=name, generation=epoch)
+        return harness.commit_code({("t", 0): 7}, member=name, generation=epoch)
 
     assert commit("a", member.epoch) == 0
     assert commit("a", member.epoch - 1) == ErrorCode.STALE_MEMBER_EPOCH
@@ -243,37 +243,37 @@ def test_commits_and_fetches_of_members_carry_their_epoch(world):
 
 
 def test_an_empty_group_changes_its_protocol_both_ways_and_keeps_its_offsets():
-    world = ConsumerGroupHarness(group_consumer_migration_policy="disabled")
-    world.topics.create("t", 2)
-    (member,) = settled(world, "a")
-    world.commit_code({("t", 0): 7}, member="a", generation=member.epoch)
+    harness = ConsumerGroupHarness(group_consumer_migration_policy="disabled")
+    harness.topics.create("t", 2)
+    (member,) = settled(harness, "a")
+    harness.commit_code({("t", 0): 7}, member="a", generation=member.epoch)
     member.leave()
-    classic = now(world.classic_join())
+    classic = now(harness.classic_join())
     assert classic.error_code == ErrorCode.MEMBER_ID_REQUIRED
-    assert world.group() is None
-    world.classic_join(classic.member_id)
-    refused = world.join("a", "t")
+    assert harness.group() is None
+    harness.classic_join(classic.member_id)
+    refused = harness.join("a", "t")
     assert refused.error_code == ErrorCode.GROUP_ID_NOT_FOUND
-    world.classic_leave(classic.member_id)
+    harness.classic_leave(classic.member_id)
     assert member.beat().error_code == 0
-    world.restart()
-    assert world.group() is not None
-    assert world.offsets() == {("t", 0): 7}
+    harness.restart()
+    assert harness.group() is not None
+    assert harness.offsets() == {("t", 0): 7}
 
 
-def test_a_group_is_deleted_with_all_its_keys_once_it_is_empty(world):
-    (member,) = settled(world, "a")
+def test_a_group_is_deleted_with_all_its_keys_once_it_is_empty(harness):
+    (member,) = settled(harness, "a")
 
     def delete():
-        (result,) = now(world.coordinator.delete_groups(["g"], world.now_ms))
+        (result,) = now(harness.coordinator.delete_groups(["g"], harness.now_ms))
         return result
 
     assert delete().error_code == ErrorCode.NON_EMPTY_GROUP
     member.leave()
     assert delete().error_code == 0
-    assert not world.coordinator.exists("g")
-    world.restart()
-    assert not world.coordinator.exists("g")
+    assert not harness.coordinator.exists("g")
+    harness.restart()
+    assert not harness.coordinator.exists("g")
 
 
 class Greedy:
@@ -286,12 +286,12 @@ class Greedy:
 
 
 def test_a_users_assignor_that_gives_a_partition_twice_changes_nothing():
-    world = ConsumerGroupHarness(assignors={"greedy": Greedy()})
-    world.topics.create("t", 1)
-    assert world.join("a", "t").error_code == 0
-    assert world.join("b", "t").error_code == ErrorCode.UNKNOWN_SERVER_ERROR
-    assert set(world.group().members) == {"a"}
-    assert ("error", "consumer_group_assignor_failed") in [e[:2] for e in world.notes.events]
+    harness = ConsumerGroupHarness(assignors={"greedy": Greedy()})
+    harness.topics.create("t", 1)
+    assert harness.join("a", "t").error_code == 0
+    assert harness.join("b", "t").error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert set(harness.group().members) == {"a"}
+    assert ("error", "consumer_group_assignor_failed") in [e[:2] for e in harness.notes.events]
 
 
 def test_range_keeps_partitions_of_one_number_together():
@@ -330,24 +330,26 @@ def test_a_member_of_no_classic_protocol_is_stored_as_kafka_reads_it():
     assert decode_consumer_record(5, memoryview(key), left_out) == record
 
 
-def test_a_member_whose_expression_takes_long_comes_again_soon_and_is_given_its_topics_then(world):
-    world.topics.evaluating = True
-    joined = world.join("a", subscribed_topic_regex="t.*")
+def test_a_member_whose_expression_takes_long_comes_again_soon_and_is_given_its_topics_then(
+    harness,
+):
+    harness.topics.evaluating = True
+    joined = harness.join("a", subscribed_topic_regex="t.*")
     assert (joined.error_code, joined.heartbeat_interval_ms) == (0, turn.EVALUATION_MS)
     assert given(joined) == set()
-    world.topics.evaluating = False
-    told = world.send(member_id="a", member_epoch=joined.member_epoch)
+    harness.topics.evaluating = False
+    told = harness.send(member_id="a", member_epoch=joined.member_epoch)
     assert told.heartbeat_interval_ms > joined.heartbeat_interval_ms
-    assert given(told) == world.topics.partitions("t")
+    assert given(told) == harness.topics.partitions("t")
 
 
-def test_while_an_expression_is_evaluated_anew_members_keep_what_they_have(world):
-    joined = world.join("a", subscribed_topic_regex="t.*")
-    assert given(joined) == world.topics.partitions("t")
-    world.topics.create("t2", 1)
-    world.topics.evaluating = True
-    told = world.send(member_id="a", member_epoch=joined.member_epoch)
+def test_while_an_expression_is_evaluated_anew_members_keep_what_they_have(harness):
+    joined = harness.join("a", subscribed_topic_regex="t.*")
+    assert given(joined) == harness.topics.partitions("t")
+    harness.topics.create("t2", 1)
+    harness.topics.evaluating = True
+    told = harness.send(member_id="a", member_epoch=joined.member_epoch)
     assert (told.error_code, told.assignment) == (0, None)
-    world.topics.evaluating = False
-    told = world.send(member_id="a", member_epoch=told.member_epoch)
-    assert given(told) == world.topics.partitions("t", "t2")
+    harness.topics.evaluating = False
+    told = harness.send(member_id="a", member_epoch=told.member_epoch)
+    assert given(told) == harness.topics.partitions("t", "t2")

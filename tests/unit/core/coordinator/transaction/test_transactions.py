@@ -28,294 +28,296 @@ FENCED = ErrorCode.PRODUCER_FENCED
 INVALID_STATE = ErrorCode.INVALID_TXN_STATE
 
 
-def ongoing(world: TransactionHarness) -> ProducerIdAndEpoch:
-    producer = world.producer()
-    assert world.add(producer, A, B) is NONE
+def ongoing(harness: TransactionHarness) -> ProducerIdAndEpoch:
+    producer = harness.producer()
+    assert harness.add(producer, A, B) is NONE
     return producer
 
 
-def at_epoch(world: TransactionHarness, epoch: int) -> ProducerIdAndEpoch:
+def at_epoch(harness: TransactionHarness, epoch: int) -> ProducerIdAndEpoch:
     """An id whose producer has come to an epoch."""
-    metadata = TransactionMetadata(7, epoch, TIMEOUT_MS, TransactionState.EMPTY, world.now_ms)
+    metadata = TransactionMetadata(7, epoch, TIMEOUT_MS, TransactionState.EMPTY, harness.now_ms)
     record = TransactionRecord("id", metadata)
-    world.log.append(0, encode_records([record], world.now_ms), world.now_ms)
-    world.restart()
+    harness.log.append(0, encode_records([record], harness.now_ms), harness.now_ms)
+    harness.restart()
     return ProducerIdAndEpoch(7, epoch)
 
 
 def test_commit_marks_every_partition_and_is_complete() -> None:
-    world = TransactionHarness()
-    producer = ongoing(world)
-    assert world.verify(producer) is NONE
-    assert world.end(producer) is NONE
-    assert world.markers.written == [
+    harness = TransactionHarness()
+    producer = ongoing(harness)
+    assert harness.verify(producer) is NONE
+    assert harness.end(producer) is NONE
+    assert harness.markers.written == [
         (A, TransactionOutcome(100, 0, committed=True)),
         (B, TransactionOutcome(100, 0, committed=True)),
     ]
-    assert world.state() is TransactionState.COMPLETE_COMMIT
-    assert not world.metadata().partitions
-    assert world.add(producer, B) is NONE
-    assert world.end(producer, committed=False) is NONE
-    assert world.markers.written[2:] == [(B, TransactionOutcome(100, 0, committed=False))]
-    assert world.state() is TransactionState.COMPLETE_ABORT
+    assert harness.state() is TransactionState.COMPLETE_COMMIT
+    assert not harness.metadata().partitions
+    assert harness.add(producer, B) is NONE
+    assert harness.end(producer, committed=False) is NONE
+    assert harness.markers.written[2:] == [(B, TransactionOutcome(100, 0, committed=False))]
+    assert harness.state() is TransactionState.COMPLETE_ABORT
 
 
 def test_markers_wait_until_the_decision_is_durable() -> None:
-    world = TransactionHarness(manual=True)
-    world.init()
+    harness = TransactionHarness(manual=True)
+    harness.init()
     producer = ProducerIdAndEpoch(100, 0)
-    world.add(producer, A)
-    world.sync()
-    reply = world.end(producer)
+    harness.add(producer, A)
+    harness.sync()
+    reply = harness.end(producer)
     assert parked(reply)
-    assert not world.markers.written
-    world.restart()  # the decision is lost
-    assert world.state() is TransactionState.ONGOING
-    reply = world.end(producer, committed=False)
-    world.sync()
+    assert not harness.markers.written
+    harness.restart()  # the decision is lost
+    assert harness.state() is TransactionState.ONGOING
+    reply = harness.end(producer, committed=False)
+    harness.sync()
     assert now(reply) is NONE
-    assert world.markers.written == [(A, TransactionOutcome(100, 0, committed=False))]
+    assert harness.markers.written == [(A, TransactionOutcome(100, 0, committed=False))]
 
 
 def test_b7_nothing_may_be_written_before_the_partition_is_durably_in_the_transaction() -> None:
-    world = TransactionHarness(manual=True)
-    world.init()
+    harness = TransactionHarness(manual=True)
+    harness.init()
     producer = ProducerIdAndEpoch(100, 0)
-    reply = world.add(producer, A)
+    reply = harness.add(producer, A)
     assert parked(reply)
-    assert world.verify(producer) is CONCURRENT
-    world.sync()
+    assert harness.verify(producer) is CONCURRENT
+    harness.sync()
     assert now(reply) is NONE
-    assert world.verify(producer) is NONE
-    later = world.add(producer, B)
-    assert world.verify(producer) is NONE  # a partition that comes later does not hold up this one
-    assert world.verify(producer, B) is CONCURRENT
-    world.restart()
+    assert harness.verify(producer) is NONE
+    later = harness.add(producer, B)
+    assert (
+        harness.verify(producer) is NONE
+    )  # a partition that comes later does not hold up this one
+    assert harness.verify(producer, B) is CONCURRENT
+    harness.restart()
     assert parked(later)
-    assert world.verify(producer, B) is INVALID_STATE
+    assert harness.verify(producer, B) is INVALID_STATE
 
 
 def test_b9_a_delayed_batch_is_not_verified_once_the_transaction_is_decided() -> None:
-    world = TransactionHarness()
-    producer = ongoing(world)
-    world.markers.held = True
-    world.end(producer)
-    assert world.verify(producer) is INVALID_STATE
-    world.markers.release()
-    assert world.verify(producer) is INVALID_STATE
-    world.add(producer, B)
-    assert world.verify(producer, A) is INVALID_STATE
-    assert world.verify(producer, B) is NONE
+    harness = TransactionHarness()
+    producer = ongoing(harness)
+    harness.markers.held = True
+    harness.end(producer)
+    assert harness.verify(producer) is INVALID_STATE
+    harness.markers.release()
+    assert harness.verify(producer) is INVALID_STATE
+    harness.add(producer, B)
+    assert harness.verify(producer, A) is INVALID_STATE
+    assert harness.verify(producer, B) is NONE
 
 
 @pytest.mark.parametrize("committed", [True, False])
 def test_b12_a_repeated_end_is_answered_as_the_first_was(*, committed: bool) -> None:
-    world = TransactionHarness()
-    producer = ongoing(world)
-    world.markers.held = True
-    assert world.end(producer, committed=committed) is NONE
-    assert world.end(producer, committed=committed) is CONCURRENT
-    assert world.end(producer, committed=not committed) is INVALID_STATE
-    assert world.add(producer, A) is CONCURRENT
-    assert world.init() is CONCURRENT
-    world.markers.release()
-    assert world.end(producer, committed=committed) is NONE
-    assert world.end(producer, committed=not committed) is INVALID_STATE
-    world.restart()
-    assert world.end(producer, committed=committed) is NONE
+    harness = TransactionHarness()
+    producer = ongoing(harness)
+    harness.markers.held = True
+    assert harness.end(producer, committed=committed) is NONE
+    assert harness.end(producer, committed=committed) is CONCURRENT
+    assert harness.end(producer, committed=not committed) is INVALID_STATE
+    assert harness.add(producer, A) is CONCURRENT
+    assert harness.init() is CONCURRENT
+    harness.markers.release()
+    assert harness.end(producer, committed=committed) is NONE
+    assert harness.end(producer, committed=not committed) is INVALID_STATE
+    harness.restart()
+    assert harness.end(producer, committed=committed) is NONE
 
 
 def test_end_txn_without_a_transaction_is_refused() -> None:
-    world = TransactionHarness()
-    producer = world.producer()
-    assert world.end(producer) is INVALID_STATE
-    assert world.add(producer) is NONE  # no partitions: no transaction begins
-    assert world.end(producer) is INVALID_STATE
+    harness = TransactionHarness()
+    producer = harness.producer()
+    assert harness.end(producer) is INVALID_STATE
+    assert harness.add(producer) is NONE  # no partitions: no transaction begins
+    assert harness.end(producer) is INVALID_STATE
 
 
 def test_b11_a_new_producer_aborts_and_fences_the_one_before() -> None:
-    world = TransactionHarness()
-    zombie = ongoing(world)
-    world.markers.held = True
-    assert world.init() is CONCURRENT
-    assert world.metadata()[:4] == (100, 1, TIMEOUT_MS, TransactionState.PREPARE_ABORT)
-    world.markers.release()
+    harness = TransactionHarness()
+    zombie = ongoing(harness)
+    harness.markers.held = True
+    assert harness.init() is CONCURRENT
+    assert harness.metadata()[:4] == (100, 1, TIMEOUT_MS, TransactionState.PREPARE_ABORT)
+    harness.markers.release()
     # b6: the marker has the new epoch, so that partitions refuse what the zombie still sends.
-    assert world.markers.written == [
+    assert harness.markers.written == [
         (A, TransactionOutcome(100, 1, committed=False)),
         (B, TransactionOutcome(100, 1, committed=False)),
     ]
-    assert world.init() == ProducerIdAndEpoch(100, 2)
+    assert harness.init() == ProducerIdAndEpoch(100, 2)
     for reply in (
-        world.end(zombie),
-        world.add(zombie, A),
-        world.verify(zombie),
-        world.init(zombie),
+        harness.end(zombie),
+        harness.add(zombie, A),
+        harness.verify(zombie),
+        harness.init(zombie),
     ):
         assert reply is FENCED
-    assert world.end(ProducerIdAndEpoch(5, 2)) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert harness.end(ProducerIdAndEpoch(5, 2)) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
     assert (
-        world.add(ProducerIdAndEpoch(100, 2), A, name="other")
+        harness.add(ProducerIdAndEpoch(100, 2), A, name="other")
         is ErrorCode.INVALID_PRODUCER_ID_MAPPING
     )
 
 
 def test_b10_a_transaction_that_takes_too_long_is_aborted() -> None:
-    world = TransactionHarness()
-    producer = ongoing(world)
-    world.advance(TIMEOUT_MS - 1)
-    assert world.state() is TransactionState.ONGOING
-    assert world.add(producer, A) is NONE  # does not give it more time
-    world.restart()  # nor does a restart
-    world.advance(1)
-    assert world.state() is TransactionState.COMPLETE_ABORT
-    assert world.end(producer) is FENCED
-    assert world.init() == ProducerIdAndEpoch(100, 2)
+    harness = TransactionHarness()
+    producer = ongoing(harness)
+    harness.advance(TIMEOUT_MS - 1)
+    assert harness.state() is TransactionState.ONGOING
+    assert harness.add(producer, A) is NONE  # does not give it more time
+    harness.restart()  # nor does a restart
+    harness.advance(1)
+    assert harness.state() is TransactionState.COMPLETE_ABORT
+    assert harness.end(producer) is FENCED
+    assert harness.init() == ProducerIdAndEpoch(100, 2)
 
 
 def test_b10_a_time_out_that_cannot_be_written_is_retried() -> None:
-    world = TransactionHarness()
-    ongoing(world)
-    world.log.failure = ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    world.advance(TIMEOUT_MS)
-    assert world.state() is TransactionState.ONGOING
-    world.log.failure = None
-    world.advance(world.config.offsets_commit_timeout_ms)
-    assert world.state() is TransactionState.COMPLETE_ABORT
+    harness = TransactionHarness()
+    ongoing(harness)
+    harness.log.failure = ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    harness.advance(TIMEOUT_MS)
+    assert harness.state() is TransactionState.ONGOING
+    harness.log.failure = None
+    harness.advance(harness.config.offsets_commit_timeout_ms)
+    assert harness.state() is TransactionState.COMPLETE_ABORT
 
 
 @pytest.mark.parametrize("committed", [True, False])
 def test_b7_a_prepared_transaction_is_completed_after_a_restart(*, committed: bool) -> None:
-    world = TransactionHarness()
-    producer = ongoing(world)
-    world.markers.held = True
-    world.end(producer, committed=committed)
-    world.markers.finish(world.markers.begun[0])
-    world.markers.held = False
-    world.restart()
+    harness = TransactionHarness()
+    producer = ongoing(harness)
+    harness.markers.held = True
+    harness.end(producer, committed=committed)
+    harness.markers.finish(harness.markers.begun[0])
+    harness.markers.held = False
+    harness.restart()
     marker = TransactionOutcome(100, 0, committed)
-    assert world.markers.written == [(A, marker), (A, marker), (B, marker)]
-    assert world.metadata().state.value == ("CompleteCommit" if committed else "CompleteAbort")
+    assert harness.markers.written == [(A, marker), (A, marker), (B, marker)]
+    assert harness.metadata().state.value == ("CompleteCommit" if committed else "CompleteAbort")
 
 
 def test_a_marker_that_arrives_for_a_coordinator_that_was_replaced_changes_nothing() -> None:
-    world = TransactionHarness()
-    producer = ongoing(world)
-    world.markers.held = True
-    world.end(producer)
-    old = list(world.markers.begun)
-    world.coordinator.unload(0)
-    world.coordinator.load(0, world.now_ms)
+    harness = TransactionHarness()
+    producer = ongoing(harness)
+    harness.markers.held = True
+    harness.end(producer)
+    old = list(harness.markers.begun)
+    harness.coordinator.unload(0)
+    harness.coordinator.load(0, harness.now_ms)
     for write in old:
         write.done(NONE)
-    assert world.state() is TransactionState.PREPARE_COMMIT
-    world.markers.release()
-    assert world.state() is TransactionState.COMPLETE_COMMIT
+    assert harness.state() is TransactionState.PREPARE_COMMIT
+    harness.markers.release()
+    assert harness.state() is TransactionState.COMPLETE_COMMIT
 
 
 def test_markers_that_cannot_be_written_are_tried_again_and_the_others_are_not() -> None:
-    world = TransactionHarness()
-    producer = ongoing(world)
-    world.markers.held = True
-    world.end(producer)
-    first, second = world.markers.begun
-    world.markers.begun = []
-    world.markers.finish(first)
+    harness = TransactionHarness()
+    producer = ongoing(harness)
+    harness.markers.held = True
+    harness.end(producer)
+    first, second = harness.markers.begun
+    harness.markers.begun = []
+    harness.markers.finish(first)
     second.done(ErrorCode.KAFKA_STORAGE_ERROR)
-    assert not world.markers.begun
-    world.advance(world.config.marker_retry_ms)
-    assert [write.partition for write in world.markers.begun] == [B]
-    world.markers.release()
-    assert world.state() is TransactionState.COMPLETE_COMMIT
+    assert not harness.markers.begun
+    harness.advance(harness.config.marker_retry_ms)
+    assert [write.partition for write in harness.markers.begun] == [B]
+    harness.markers.release()
+    assert harness.state() is TransactionState.COMPLETE_COMMIT
 
 
 def test_markers_that_are_always_refused_are_logged_once_and_retried_with_backoff() -> None:
-    world = TransactionHarness()
-    producer = ongoing(world)
-    world.markers.failure = ErrorCode.TRANSACTION_COORDINATOR_FENCED
+    harness = TransactionHarness()
+    producer = ongoing(harness)
+    harness.markers.failure = ErrorCode.TRANSACTION_COORDINATOR_FENCED
     tries: list[int] = []
-    world.markers.on_write = lambda _marker, _partition: tries.append(world.now_ms)
-    world.end(producer)
-    world.advance(60_000)
+    harness.markers.on_write = lambda _marker, _partition: tries.append(harness.now_ms)
+    harness.end(producer)
+    harness.advance(60_000)
     times_ms = sorted(set(tries))
     pauses_ms = [after - before for before, after in pairwise(times_ms)]
     assert pauses_ms[:8] == [100, 200, 400, 800, 1600, 3200, 6400, 10_000]
     assert set(pauses_ms[8:]) == {10_000}
-    (told,) = [fields for level, _, fields in world.notes.events if level == "error"]
+    (told,) = [fields for level, _, fields in harness.notes.events if level == "error"]
     assert told["refused"] == ", ".join(f"{at}: TRANSACTION_COORDINATOR_FENCED" for at in (A, B))
     assert "kafka-transactions" in str(told["remedy"])
-    world.markers.failure = NONE
-    world.advance(10_000)
-    assert world.state() is TransactionState.COMPLETE_COMMIT
+    harness.markers.failure = NONE
+    harness.advance(10_000)
+    assert harness.state() is TransactionState.COMPLETE_COMMIT
 
 
 def test_a_completion_that_cannot_be_written_is_retried() -> None:
-    world = TransactionHarness()
-    producer = ongoing(world)
-    world.markers.held = True
-    world.end(producer)
-    world.log.failure = ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    world.markers.release()
-    assert world.state() is TransactionState.PREPARE_COMMIT
-    world.log.failure = None
-    world.advance(world.config.marker_retry_ms)
-    assert world.state() is TransactionState.COMPLETE_COMMIT
+    harness = TransactionHarness()
+    producer = ongoing(harness)
+    harness.markers.held = True
+    harness.end(producer)
+    harness.log.failure = ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    harness.markers.release()
+    assert harness.state() is TransactionState.PREPARE_COMMIT
+    harness.log.failure = None
+    harness.advance(harness.config.marker_retry_ms)
+    assert harness.state() is TransactionState.COMPLETE_COMMIT
 
 
 def test_a_decision_that_is_slow_to_become_durable_is_followed_by_its_markers() -> None:
-    world = TransactionHarness(manual=True)
-    world.init()
+    harness = TransactionHarness(manual=True)
+    harness.init()
     producer = ProducerIdAndEpoch(100, 0)
-    world.add(producer, A)
-    world.sync()
-    reply = world.end(producer)
-    world.advance(world.config.offsets_commit_timeout_ms)
+    harness.add(producer, A)
+    harness.sync()
+    reply = harness.end(producer)
+    harness.advance(harness.config.offsets_commit_timeout_ms)
     assert now(reply) is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    world.advance(world.config.marker_retry_ms)
-    world.sync()
-    assert world.markers.written == [(A, TransactionOutcome(100, 0, committed=True))]
-    world.sync()
-    assert world.state() is TransactionState.COMPLETE_COMMIT
+    harness.advance(harness.config.marker_retry_ms)
+    harness.sync()
+    assert harness.markers.written == [(A, TransactionOutcome(100, 0, committed=True))]
+    harness.sync()
+    assert harness.state() is TransactionState.COMPLETE_COMMIT
 
 
 # --- InitProducerId ---
 
 
 def test_a_producer_that_continues_after_an_error_gets_one_new_epoch() -> None:
-    world = TransactionHarness()
-    first = world.producer()
+    harness = TransactionHarness()
+    first = harness.producer()
     second = ProducerIdAndEpoch(100, 1)
-    assert world.init(first) == second
-    assert world.init(first) == second  # the answer was lost
-    world.restart()
-    assert world.init(first) == second
-    world.add(second, A)
+    assert harness.init(first) == second
+    assert harness.init(first) == second  # the answer was lost
+    harness.restart()
+    assert harness.init(first) == second
+    harness.add(second, A)
     assert (
-        world.init(first) is FENCED
+        harness.init(first) is FENCED
     )  # came late; the transaction of the present producer is not touched
-    assert world.state() is TransactionState.ONGOING
-    assert world.init(ProducerIdAndEpoch(100, 7)) is FENCED
-    assert world.init(ProducerIdAndEpoch(55, 0)) is FENCED
+    assert harness.state() is TransactionState.ONGOING
+    assert harness.init(ProducerIdAndEpoch(100, 7)) is FENCED
+    assert harness.init(ProducerIdAndEpoch(55, 0)) is FENCED
 
 
 @pytest.mark.parametrize("own", [True, False])
 def test_a_producer_whose_epochs_are_used_up_gets_a_new_id(*, own: bool) -> None:
-    world = TransactionHarness()
-    last = at_epoch(world, LAST_EPOCH - 1)
-    assert world.init(last if own else NO_PRODUCER) == ProducerIdAndEpoch(100, 0)
-    assert world.init(last) == (ProducerIdAndEpoch(100, 0) if own else FENCED)
-    assert world.add(last, A) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    assert world.init(ProducerIdAndEpoch(100, 0)) == ProducerIdAndEpoch(100, 1)
-    assert world.init(last) is FENCED
+    harness = TransactionHarness()
+    last = at_epoch(harness, LAST_EPOCH - 1)
+    assert harness.init(last if own else NO_PRODUCER) == ProducerIdAndEpoch(100, 0)
+    assert harness.init(last) == (ProducerIdAndEpoch(100, 0) if own else FENCED)
+    assert harness.add(last, A) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert harness.init(ProducerIdAndEpoch(100, 0)) == ProducerIdAndEpoch(100, 1)
+    assert harness.init(last) is FENCED
 
 
 def test_the_last_epoch_is_left_for_fencing() -> None:
-    world = TransactionHarness()
-    producer = at_epoch(world, LAST_EPOCH - 1)
-    world.add(producer, A)
-    assert world.init() is CONCURRENT
-    assert world.markers.written == [(A, TransactionOutcome(7, LAST_EPOCH, committed=False))]
-    assert world.init() == ProducerIdAndEpoch(100, 0)
+    harness = TransactionHarness()
+    producer = at_epoch(harness, LAST_EPOCH - 1)
+    harness.add(producer, A)
+    assert harness.init() is CONCURRENT
+    assert harness.markers.written == [(A, TransactionOutcome(7, LAST_EPOCH, committed=False))]
+    assert harness.init() == ProducerIdAndEpoch(100, 0)
 
 
 def test_an_unknown_producer_id_in_init_producer_id_gets_a_new_id() -> None:
@@ -329,41 +331,41 @@ def test_a_time_out_that_is_not_allowed(timeout_ms: int) -> None:
 
 
 def test_invalid_transactional_ids_are_refused() -> None:
-    world = TransactionHarness()
+    harness = TransactionHarness()
     for name in ("", "x" * 40_000):
-        assert world.init(name=name) is ErrorCode.INVALID_REQUEST
+        assert harness.init(name=name) is ErrorCode.INVALID_REQUEST
 
 
 def test_the_number_of_ids_is_bounded_and_expiry_frees_ids() -> None:
-    world = TransactionHarness(max_transactional_ids=2, transactional_id_expiration_ms=10**9)
-    world.init(name="a")
-    producer = world.producer(name="b", timeout_ms=900_000)
-    assert world.init(name="c") is ErrorCode.POLICY_VIOLATION
-    world.advance(10**9 - 1_000)
-    world.add(producer, A, name="b")
-    world.advance(world.config.transaction_remove_expired_transaction_cleanup_interval_ms)
-    assert now(world.coordinator.describe("a", world.now_ms)) is (
+    harness = TransactionHarness(max_transactional_ids=2, transactional_id_expiration_ms=10**9)
+    harness.init(name="a")
+    producer = harness.producer(name="b", timeout_ms=900_000)
+    assert harness.init(name="c") is ErrorCode.POLICY_VIOLATION
+    harness.advance(10**9 - 1_000)
+    harness.add(producer, A, name="b")
+    harness.advance(harness.config.transaction_remove_expired_transaction_cleanup_interval_ms)
+    assert now(harness.coordinator.describe("a", harness.now_ms)) is (
         ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
     )
-    assert world.metadata("b").state is TransactionState.COMPLETE_ABORT
-    assert isinstance(world.init(name="c"), ProducerIdAndEpoch)
+    assert harness.metadata("b").state is TransactionState.COMPLETE_ABORT
+    assert isinstance(harness.init(name="c"), ProducerIdAndEpoch)
 
 
 # --- views and records ---
 
 
 def test_list_filters_by_state_producer_and_duration() -> None:
-    world = TransactionHarness()
-    ongoing(world)
-    world.producer(name="idle")
-    world.advance(1_000)
+    harness = TransactionHarness()
+    ongoing(harness)
+    harness.producer(name="idle")
+    harness.advance(1_000)
 
     def listed(wanted: Filter) -> list[str]:
         found = []
-        for reply in world.coordinator.each_shard(world.now_ms):
+        for reply in harness.coordinator.each_shard(harness.now_ms):
             known = now(reply)
             assert not isinstance(known, ErrorCode)
-            found += [name for name, metadata in known if passes(metadata, wanted, world.now_ms)]
+            found += [name for name, metadata in known if passes(metadata, wanted, harness.now_ms)]
         return sorted(found)
 
     assert listed(Filter()) == ["id", "idle"]
@@ -372,19 +374,19 @@ def test_list_filters_by_state_producer_and_duration() -> None:
     # The start of an id that has had no transaction is -1, so it passes, as in Kafka.
     assert listed(Filter(longer_than_ms=999)) == ["id", "idle"]
     assert listed(Filter(longer_than_ms=1_000)) == ["idle"]
-    assert listed(Filter(longer_than_ms=world.now_ms + 1)) == []
+    assert listed(Filter(longer_than_ms=harness.now_ms + 1)) == []
 
 
 @pytest.mark.parametrize("committed", [True, False])
 def test_a_duration_counts_for_transactions_that_have_ended(*, committed: bool) -> None:
-    world = TransactionHarness()
-    producer = ongoing(world)
-    world.advance(1_000)
-    world.end(producer, committed=committed)
-    metadata = world.metadata("id")
+    harness = TransactionHarness()
+    producer = ongoing(harness)
+    harness.advance(1_000)
+    harness.end(producer, committed=committed)
+    metadata = harness.metadata("id")
     assert metadata.state not in {TransactionState.EMPTY, TransactionState.ONGOING}
-    assert passes(metadata, Filter(longer_than_ms=999), world.now_ms)
-    assert not passes(metadata, Filter(longer_than_ms=1_000), world.now_ms)
+    assert passes(metadata, Filter(longer_than_ms=999), harness.now_ms)
+    assert not passes(metadata, Filter(longer_than_ms=1_000), harness.now_ms)
 
 
 @pytest.mark.parametrize("state", [each for each in TransactionState if each.value != "Dead"])
@@ -406,16 +408,16 @@ def test_the_table_of_states_equals_that_of_kafka() -> None:
 @pytest.mark.parametrize(
     "ask",
     [
-        lambda world: world.init(),
-        lambda world: world.add(ProducerIdAndEpoch(100, 0), A),
-        lambda world: world.end(ProducerIdAndEpoch(100, 0)),
-        lambda world: world.verify(ProducerIdAndEpoch(100, 0)),
+        lambda harness: harness.init(),
+        lambda harness: harness.add(ProducerIdAndEpoch(100, 0), A),
+        lambda harness: harness.end(ProducerIdAndEpoch(100, 0)),
+        lambda harness: harness.verify(ProducerIdAndEpoch(100, 0)),
     ],
 )
 def test_a_coordinator_that_was_unloaded_returns_not_coordinator(
     ask: Callable[[TransactionHarness], ErrorCode],
 ) -> None:
-    world = TransactionHarness()
-    ongoing(world)
-    world.coordinator.unload(0)
-    assert ask(world) is ErrorCode.NOT_COORDINATOR
+    harness = TransactionHarness()
+    ongoing(harness)
+    harness.coordinator.unload(0)
+    assert ask(harness) is ErrorCode.NOT_COORDINATOR

@@ -77,120 +77,120 @@ class Harness:
 
 @pytest.mark.parametrize("kind", ["rename", "sync_directory"])
 def test_a_full_table_of_files_between_removal_and_name_puts_the_name_off(kind: str) -> None:
-    world = Harness()
-    task = world.step_until_ready()
-    before = latest(world.log)
-    world.cleaner.finish(task, None, NOW_MS)
-    world.files.fault = lambda operation, _path: errno.EMFILE if operation == kind else None
-    task, error = world.step()
+    harness = Harness()
+    task = harness.step_until_ready()
+    before = latest(harness.log)
+    harness.cleaner.finish(task, None, NOW_MS)
+    harness.files.fault = lambda operation, _path: errno.EMFILE if operation == kind else None
+    task, error = harness.step()
     assert error is not None
-    world.cleaner.finish(task, error, NOW_MS)
-    assert world.cleaner.start() is None  # it does not try again at once
-    assert world.unnamed  # it holds the only copy
-    assert latest(world.log) == before
-    world.files.fault = None
-    at = world.cleaner.next_deadline_ms
+    harness.cleaner.finish(task, error, NOW_MS)
+    assert harness.cleaner.start() is None  # it does not try again at once
+    assert harness.unnamed  # it holds the only copy
+    assert latest(harness.log) == before
+    harness.files.fault = None
+    at = harness.cleaner.next_deadline_ms
     assert at is not None
-    world.cleaner.tick(at)
-    while world.cleaner.due:
-        task, error = world.step()
+    harness.cleaner.tick(at)
+    while harness.cleaner.due:
+        task, error = harness.step()
         assert error is None
-        world.cleaner.finish(task, None, at)
-    assert not world.unnamed
-    assert latest(world.log) == before
-    world.start()
-    assert latest(world.log) == before
+        harness.cleaner.finish(task, None, at)
+    assert not harness.unnamed
+    assert latest(harness.log) == before
+    harness.start()
+    assert latest(harness.log) == before
 
 
 @pytest.mark.parametrize("kind", ["rename", "sync_directory"])
 def test_an_error_of_the_disk_between_removal_and_name_ends_the_service(kind: str) -> None:
-    world = Harness()
-    task = world.step_until_ready()
-    before = latest(world.log)
-    world.cleaner.finish(task, None, NOW_MS)
-    world.files.fault = lambda operation, _path: errno.EIO if operation == kind else None
-    task, error = world.step()
+    harness = Harness()
+    task = harness.step_until_ready()
+    before = latest(harness.log)
+    harness.cleaner.finish(task, None, NOW_MS)
+    harness.files.fault = lambda operation, _path: errno.EIO if operation == kind else None
+    task, error = harness.step()
     assert error is not None
     with pytest.raises(OSError, match="EIO"):  # at any other moment it would end the round only
-        world.cleaner.finish(task, error, NOW_MS)
-    world.files.fault = None
-    assert world.unnamed  # it holds the only copy
-    world.start()
-    assert latest(world.log) == before
+        harness.cleaner.finish(task, error, NOW_MS)
+    harness.files.fault = None
+    assert harness.unnamed  # it holds the only copy
+    harness.start()
+    assert latest(harness.log) == before
 
 
 def test_a_full_table_of_files_before_the_removal_ends_the_round() -> None:
-    world = Harness()
-    world.files.fault = lambda operation, _path: errno.EMFILE if operation == "rename" else None
+    harness = Harness()
+    harness.files.fault = lambda operation, _path: errno.EMFILE if operation == "rename" else None
     while True:
-        task, error = world.step()
-        world.cleaner.finish(task, error, NOW_MS)
+        task, error = harness.step()
+        harness.cleaner.finish(task, error, NOW_MS)
         if error is not None:
             break
-    assert not world.unnamed
-    assert world.manager.failure is None
-    assert latest(world.log)[b"a"] == b"19"
+    assert not harness.unnamed
+    assert harness.manager.failure is None
+    assert latest(harness.log)[b"a"] == b"19"
 
 
 def test_retention_drops_a_compacted_segment_that_has_no_final_name_yet() -> None:
-    world = Harness()
-    task = world.step_until_ready()
-    assert world.unnamed == [f"{0:020d}.log.{world.log.owner}.swap"]
-    log = world.log
+    harness = Harness()
+    task = harness.step_until_ready()
+    assert harness.unnamed == [f"{0:020d}.log.{harness.log.owner}.swap"]
+    log = harness.log
     log.advance_log_start_offset(log.segments.all[1].base_offset)
-    world.manager.delete_below_start([log], NOW_MS)
-    world.cleaner.finish(task, None, NOW_MS)
-    assert not world.unnamed
+    harness.manager.delete_below_start([log], NOW_MS)
+    harness.cleaner.finish(task, None, NOW_MS)
+    assert not harness.unnamed
     start_offset, found = log.log_start_offset, latest(log)
-    world.start()
-    assert (world.log.log_start_offset, latest(world.log)) == (start_offset, found)
+    harness.start()
+    assert (harness.log.log_start_offset, latest(harness.log)) == (start_offset, found)
 
 
 def test_no_round_begins_before_the_files_of_the_last_one_are_removed() -> None:
     """A `.swap` file that is left after the next round would restore, at a start, the records that round removed."""
-    world = Harness()
-    task = world.step_until_ready()
-    log = world.log
+    harness = Harness()
+    task = harness.step_until_ready()
+    log = harness.log
     log.advance_log_start_offset(log.segments.all[1].base_offset)
-    world.manager.delete_below_start([log], NOW_MS)
-    world.files.fault = lambda operation, _path: errno.EACCES if operation == "remove" else None
-    world.cleaner.finish(task, None, NOW_MS)
-    world.cleaner.tick(NOW_MS)
-    assert world.unnamed
-    assert world.cleaner.start() is None
-    world.files.fault = None
-    at = world.cleaner.next_deadline_ms
+    harness.manager.delete_below_start([log], NOW_MS)
+    harness.files.fault = lambda operation, _path: errno.EACCES if operation == "remove" else None
+    harness.cleaner.finish(task, None, NOW_MS)
+    harness.cleaner.tick(NOW_MS)
+    assert harness.unnamed
+    assert harness.cleaner.start() is None
+    harness.files.fault = None
+    at = harness.cleaner.next_deadline_ms
     assert at is not None
-    world.cleaner.tick(at)
-    assert not world.unnamed
-    assert world.cleaner.start() is not None
+    harness.cleaner.tick(at)
+    assert not harness.unnamed
+    assert harness.cleaner.start() is not None
 
 
 def test_an_error_of_the_disk_while_files_are_removed_ends_the_service() -> None:
-    world = Harness()
-    task = world.step_until_ready()
-    log = world.log
+    harness = Harness()
+    task = harness.step_until_ready()
+    log = harness.log
     log.advance_log_start_offset(log.segments.all[1].base_offset)
-    world.manager.delete_below_start([log], NOW_MS)
-    world.files.fault = lambda operation, _path: errno.EIO if operation == "remove" else None
+    harness.manager.delete_below_start([log], NOW_MS)
+    harness.files.fault = lambda operation, _path: errno.EIO if operation == "remove" else None
     with pytest.raises(OSError, match="EIO"):
-        world.cleaner.finish(task, None, NOW_MS)
+        harness.cleaner.finish(task, None, NOW_MS)
 
 
 def test_retention_between_removal_and_name_loses_nothing_of_what_stays() -> None:
-    world = Harness()
-    first = world.step_until_ready()
-    world.cleaner.finish(first, None, NOW_MS)
-    log = world.log
+    harness = Harness()
+    first = harness.step_until_ready()
+    harness.cleaner.finish(first, None, NOW_MS)
+    log = harness.log
     log.advance_log_start_offset(log.segments.all[1].base_offset)
-    world.manager.delete_below_start([log], NOW_MS)
-    task, error = world.step()
-    world.cleaner.finish(task, error, NOW_MS)
-    assert not world.unnamed
+    harness.manager.delete_below_start([log], NOW_MS)
+    task, error = harness.step()
+    harness.cleaner.finish(task, error, NOW_MS)
+    assert not harness.unnamed
     found = latest(log)
     assert found[b"a"] == b"19"
-    world.start()
-    assert latest(world.log) == found
+    harness.start()
+    assert latest(harness.log) == found
 
 
 def test_expired_records_are_removed_in_rounds_and_what_is_not_known_is_found_out() -> None:
