@@ -43,7 +43,7 @@ class Consumer(GroupClient):
     machine: GroupCoordinatorMachine
 
     def __init__(self, machine: GroupCoordinatorMachine, name: str) -> None:
-        super().__init__(machine.harness, name, instance=INSTANCES.get(name))
+        super().__init__(machine.world, name, instance=INSTANCES.get(name))
         self.machine = machine
         self.rebalance_ms = machine.rebalance_ms
         self.paused = False
@@ -102,7 +102,7 @@ class GroupCoordinatorMachine(RuleBasedStateMachine):
         # Empty groups are not deleted in this test. A deleted group begins again with generation 1, so numbers would
         # not distinguish generations. (New member ids fence its former members.)
         never_ms = 10**12
-        self.harness = GroupHarness(
+        self.world = GroupHarness(
             manual=manual,
             group_initial_rebalance_delay_ms=delay_ms,
             offsets_retention_check_interval_ms=never_ms,
@@ -117,7 +117,7 @@ class GroupCoordinatorMachine(RuleBasedStateMachine):
         self.attempted: dict[int, set[int]] = {}
         self.offset = 0
         if names:
-            converge(self.harness, list(self.clients.values()))
+            converge(self.world, list(self.clients.values()))
 
     # --- the model ---
 
@@ -127,7 +127,7 @@ class GroupCoordinatorMachine(RuleBasedStateMachine):
 
     def asking(self, member: str) -> None:
         """Record a member that joins the next generation."""
-        group = self.harness.coordinator._shards[0].classic_groups.get("g", ClassicGroup("g"))
+        group = self.world.coordinator._shards[0].classic_groups.get("g", ClassicGroup("g"))
         self.asked.setdefault(group.generation.number + 1, set()).add(member)
 
     def told_generation(self, response: Any) -> None:
@@ -181,7 +181,7 @@ class GroupCoordinatorMachine(RuleBasedStateMachine):
     def everybody_steps(self, steps: int, *, synced: bool) -> None:
         for _ in range(steps):
             if synced:
-                self.harness.sync()
+                self.world.sync()
             for client in self.clients.values():
                 if not client.paused:
                     client.step()
@@ -203,7 +203,7 @@ class GroupCoordinatorMachine(RuleBasedStateMachine):
             self.clients[name].paused = True
             self.subscribe_anew(others[0])
             self.all_step(others, 6)
-            self.harness.advance(self.rebalance_ms)
+            self.world.advance(self.rebalance_ms)
             self.all_step(others, 4)
 
     @rule(name=st.sampled_from(NAMES))
@@ -214,7 +214,7 @@ class GroupCoordinatorMachine(RuleBasedStateMachine):
             return
         self.subscribe_anew(clients[0])
         for _ in range(8):
-            group = self.harness.coordinator._shards[0].classic_groups.get("g")
+            group = self.world.coordinator._shards[0].classic_groups.get("g")
             waits = group is not None and group.state is GroupState.COMPLETING_REBALANCE
             leader = group.generation.leader if group is not None and waits else None
             self.all_step([client for client in clients if client.member != leader], 1)
@@ -233,7 +233,7 @@ class GroupCoordinatorMachine(RuleBasedStateMachine):
 
     def all_step(self, clients: list[Consumer], steps: int) -> None:
         for _ in range(steps):
-            self.harness.sync()
+            self.world.sync()
             for client in clients:
                 client.step()
 
@@ -253,7 +253,7 @@ class GroupCoordinatorMachine(RuleBasedStateMachine):
     def leave(self, name: str) -> None:
         client = self.clients.pop(name, None)
         if client is not None and client.member:
-            reply = self.harness.leave((client.member, client.instance))
+            reply = self.world.leave((client.member, client.instance))
             self.sent((reply, None))
 
     @rule()
@@ -272,35 +272,35 @@ class GroupCoordinatorMachine(RuleBasedStateMachine):
     )
     def zombie_commits(self, generation: int, name: str, partition: int) -> None:
         """Commit with an old generation: the commit is refused and changes nothing."""
-        group = self.harness.coordinator._shards[0].classic_groups.get("g")
+        group = self.world.coordinator._shards[0].classic_groups.get("g")
         if group is None or group.generation.number <= generation:
             return
         client = self.clients.get(name)
         member = client.member if client is not None else "long-gone"
-        end = self.harness.log.end_offset(0)
-        reply = self.harness.commit({("t", partition): 999}, member=member, generation=generation)
-        assert self.harness.log.end_offset(0) == end
+        end = self.world.log.end_offset(0)
+        reply = self.world.commit({("t", partition): 999}, member=member, generation=generation)
+        assert self.world.log.end_offset(0) == end
         self.sent((reply, None))
 
     @rule(ms=st.sampled_from([1, 500, 3_000, 9_999, 30_000, 60_000]))
     def time_passes(self, ms: int) -> None:
-        self.harness.advance(ms)
+        self.world.advance(ms)
 
     @rule()
     def disk_catches_up(self) -> None:
-        self.harness.sync()
+        self.world.sync()
 
     @rule(synced=st.booleans(), committing=st.booleans())
     def kill_coordinator(self, *, synced: bool, committing: bool) -> None:
         """Kill the broker: all connections break, and unsynced data may be lost or not."""
         if committing:
             if self.clients and not any(client.paused for client in self.clients.values()):
-                converge(self.harness, list(self.clients.values()))
+                converge(self.world, list(self.clients.values()))
             self.everybody_commits()
             self.acknowledged_commits_are_there()
         if synced:
-            self.harness.log.sync(0)
-        self.harness.restart()
+            self.world.log.sync(0)
+        self.world.restart()
         self.replies.clear()
         for client in self.clients.values():
             client.reconnect()
@@ -309,10 +309,10 @@ class GroupCoordinatorMachine(RuleBasedStateMachine):
     @rule()
     def unload_and_load(self) -> None:
         """Unload and load the partition: every parked request gets a response."""
-        self.harness.sync()
-        self.harness.coordinator.unload(0)
+        self.world.sync()
+        self.world.coordinator.unload(0)
         assert all(reply.done for reply in self.replies)
-        self.harness.coordinator.load(0, self.harness.now_ms)
+        self.world.coordinator.load(0, self.world.now_ms)
 
     # --- invariants ---
 
@@ -320,7 +320,7 @@ class GroupCoordinatorMachine(RuleBasedStateMachine):
     def acknowledged_commits_are_there(self) -> None:
         if not hasattr(self, "world") or not self.acknowledged:
             return
-        reply = self.harness.fetch({"t": list(range(PARTITIONS))})
+        reply = self.world.fetch({"t": list(range(PARTITIONS))})
         if parked(reply):
             self.sent((reply, None))
             return
@@ -339,7 +339,7 @@ class GroupCoordinatorMachine(RuleBasedStateMachine):
         """Check that every member has a deadline: a timer, or a parked request."""
         if not hasattr(self, "world"):
             return
-        shard = self.harness.coordinator._shards[0]
+        shard = self.world.coordinator._shards[0]
         for group in shard.classic_groups.values():
             for member in group.members.values():
                 timer = shard.timer("session", group, member.member_id)
@@ -358,14 +358,14 @@ class GroupCoordinatorMachine(RuleBasedStateMachine):
         for client in self.clients.values():
             client.paused = False
         if self.clients:
-            converge(self.harness, list(self.clients.values()))
+            converge(self.world, list(self.clients.values()))
             owned = [p for client in self.clients.values() for p in client.assignment or ()]
             assert sorted(owned) == list(range(PARTITIONS))
         self.clients.clear()
-        self.harness.advance(400_000)
-        self.harness.sync()
+        self.world.advance(400_000)
+        self.world.sync()
         assert all(reply.done for reply in self.replies)
-        group = self.harness.coordinator._shards[0].classic_groups.get("g")
+        group = self.world.coordinator._shards[0].classic_groups.get("g")
         assert group is None or group.state is GroupState.EMPTY
         self.acknowledged_commits_are_there()
 
