@@ -108,7 +108,9 @@ def some_bounds(chance: random.Random, number: int, until_ms: int | None) -> Par
     return PartBounds(chance.choice([1, 30, 1000]), chance.choice([None, 1, 4]), until_ms)
 
 
-def interleave(harness: Harness, copies: list[Coroutine[Any, Any, list[bytes]]]) -> list[list[bytes]]:
+def interleave(
+    harness: Harness, copies: list[Coroutine[Any, Any, list[bytes]]]
+) -> list[list[bytes]]:
     """Run copies of a task step by step; some die, but not all."""
     done: list[list[bytes]] = []
     alive = list(copies)
