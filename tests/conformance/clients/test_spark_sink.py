@@ -10,7 +10,7 @@ import pytest
 import headrace
 from headrace.clients.producer.many import Rows
 from headrace.errors import HeadraceError
-from headrace.spark.options.sink import Once, SinkOptions, sink_options
+from headrace.spark.options.sink import SinkOptions, WriteId, sink_options
 from headrace.spark.sink.cluster import Cluster, check_cluster, open_cluster
 from headrace.spark.sink.exactly_once import (
     PartitionWrite,
@@ -42,11 +42,11 @@ def cluster(options: SinkOptions) -> Cluster:
 
 
 @pytest.fixture
-def once(options: SinkOptions) -> Once:
-    return Once(f"query-{options.topic}", 0)
+def once(options: SinkOptions) -> WriteId:
+    return WriteId(f"query-{options.topic}", 0)
 
 
-def write(cluster: Cluster, options: SinkOptions, once: Once, partition: int) -> PartitionWrite:
+def write(cluster: Cluster, options: SinkOptions, once: WriteId, partition: int) -> PartitionWrite:
     return write_partition(
         cluster, once, partition, _rows(options.topic or "", once.version, partition)
     )
@@ -86,11 +86,11 @@ def check(target: Target, options: SinkOptions, *parts: tuple[int, int]) -> None
 
 
 def test_batches_are_there_once_however_often_they_are_repeated(
-    target: Target, options: SinkOptions, cluster: Cluster, once: Once
+    target: Target, options: SinkOptions, cluster: Cluster, once: WriteId
 ) -> None:
     for version in range(2):
         for repeated in (False, True):
-            batch = Once(once.name, version)
+            batch = WriteId(once.name, version)
             writes = [write(cluster, options, batch, number) for number in range(PARTITIONS)]
             assert [each.repeated for each in writes] == [repeated] * PARTITIONS
             commit_batch(cluster, writes, streaming=True)
@@ -101,7 +101,7 @@ def test_batches_are_there_once_however_often_they_are_repeated(
 
 
 def test_a_driver_that_was_replaced_commits_nothing(
-    target: Target, options: SinkOptions, cluster: Cluster, once: Once
+    target: Target, options: SinkOptions, cluster: Cluster, once: WriteId
 ) -> None:
     old = [write(cluster, options, once, number) for number in range(PARTITIONS)]
     new = [write(cluster, options, once, number) for number in range(PARTITIONS)]
@@ -114,7 +114,7 @@ def test_a_driver_that_was_replaced_commits_nothing(
 
 
 def test_a_commit_that_ended_in_the_middle_is_completed(
-    target: Target, options: SinkOptions, cluster: Cluster, once: Once
+    target: Target, options: SinkOptions, cluster: Cluster, once: WriteId
 ) -> None:
     first = [write(cluster, options, once, number) for number in range(PARTITIONS)]
     abort_batch(cluster, first[1:])

@@ -7,7 +7,7 @@ from typing import Any
 
 from headrace.kinesis.client.settings import AwsClient
 from headrace.kinesis.reading.shards import StreamShards
-from headrace.spark.kinesis.access import access
+from headrace.spark.kinesis.connections import shared_connections
 from tests.integration.kinesis.servers import dummy_aws
 from tests.integration.spark.kinesis.queries import KEYS, Query
 
@@ -24,19 +24,19 @@ class Local:
 
     def do(self, operation: str, **arguments: Any) -> Any:
         async def call() -> Any:
-            client: AwsClient = await access().client(self.aws)
+            client: AwsClient = await shared_connections().client(self.aws)
             return await getattr(client, operation)(**arguments)
 
-        return access().run(call())
+        return shared_connections().run(call())
 
     def settle(self) -> None:
         """Wait until the change of the stream is complete."""
 
         async def status() -> str:
-            client = await access().client(self.aws)
+            client = await shared_connections().client(self.aws)
             return (await StreamShards(client, self.name).describe()).status
 
-        while access().run(status()) != "ACTIVE":
+        while shared_connections().run(status()) != "ACTIVE":
             pass
 
     def put(self, count: int) -> None:
@@ -56,13 +56,13 @@ class Local:
 
     def shards(self) -> list[Any]:
         async def found() -> list[Any]:
-            client = await access().client(self.aws)
+            client = await shared_connections().client(self.aws)
             listed = await StreamShards(client, self.name).list_shards()
             return sorted(
                 (each for each in listed if not each.closed), key=lambda each: each.hash_range
             )
 
-        return access().run(found())
+        return shared_connections().run(found())
 
 
 def test_a_query_reads_every_record_over_splits_merges_and_restarts(

@@ -28,7 +28,7 @@ from headrace.spark.options.history import HistoryOptions
 from headrace.spark.options.positions import EARLIEST
 from headrace.spark.options.source import SourceOptions
 from headrace.spark.source.decoding import decoded
-from headrace.spark.source.division import WORTH_A_TASK
+from headrace.spark.source.division import TASK_OFFSETS
 from headrace.spark.source.offsets import LogEnd, OffsetRange, TopicDescription
 from headrace.spark.source.reading import read_ranges
 from headrace.spark.source.schema import arrow_schema, raw_schema, topic_schema
@@ -36,7 +36,7 @@ from headrace.spark.source.source_client import SourceClient
 from headrace.spark.source.tasks import ReadTask
 from headrace.types import TopicPartition
 
-PIECE_OFFSETS: Final = WORTH_A_TASK
+PIECE_OFFSETS: Final = TASK_OFFSETS
 _VANISHED: Final = 5
 """The number of times that the files of one range may be replaced and deleted while they are read."""
 

@@ -19,7 +19,7 @@ from headrace.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
-WORTH_A_TASK: Final = 20_000
+TASK_OFFSETS: Final = 20_000
 """The offsets for which writing takes about as long as starting a task."""
 RECORD_BYTES: Final = 100
 """The assumed bytes per record in a file, as long as nothing is archived."""
@@ -149,6 +149,6 @@ def _offsets_per_file(snapshot: TableSnapshot, file_bytes: int) -> int:
 def _divided(ranges: Sequence[OffsetRange], per_file: int, cores: int) -> list[ReadTask]:
     """Divide ranges into tasks. A task writes at most one full file, and large batches keep all cores busy."""
     total = sum(each.size for each in ranges)
-    worth = max(1, min(cores, total // WORTH_A_TASK))
-    division = TaskDivision(cores, None, worth, per_file, WORTH_A_TASK)
+    worth = max(1, min(cores, total // TASK_OFFSETS))
+    division = TaskDivision(cores, None, worth, per_file, TASK_OFFSETS)
     return tasks(ranges, division)

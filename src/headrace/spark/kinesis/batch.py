@@ -12,7 +12,7 @@ from headrace.core.lease.checkpoint import TRIM_HORIZON, Checkpoint
 from headrace.kinesis.client.backoff import FIRST_CONTACT_MS
 from headrace.kinesis.reading.shards import StreamShards
 from headrace.spark.errors import short_tracebacks
-from headrace.spark.kinesis.access import Access, access
+from headrace.spark.kinesis.connections import Connections, shared_connections
 from headrace.spark.kinesis.lineage import initial
 from headrace.spark.kinesis.offsets import Shards
 from headrace.spark.kinesis.options import ReadOptions
@@ -32,8 +32,8 @@ class KinesisBatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the tasks of the read."""
-        here = access()
-        return here.run(_plan(here, self._options))
+        connections = shared_connections()
+        return connections.run(_plan(connections, self._options))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield a task's records as Arrow batches."""
@@ -43,11 +43,11 @@ class KinesisBatchReader(DataSourceReader):
         return read_shards(partition, self._options)
 
 
-async def _plan(here: Access, options: ReadOptions) -> list[InputPartition]:
+async def _plan(connections: Connections, options: ReadOptions) -> list[InputPartition]:
     now_ms = time.time_ns() // 1_000_000
     reads: list[ShardRead] = []
     for stream, starting in options.streams.items():
-        shards = StreamShards(await here.client(options.aws), stream)
+        shards = StreamShards(await connections.client(options.aws), stream)
         await shards.describe(answer_within_ms=FIRST_CONTACT_MS)
         infos = await shards.list_shards()
         begin = initial(infos, starting, now_ms)

@@ -13,7 +13,7 @@ from headrace.core.lease.lease import HashRange
 from headrace.kinesis.client.backoff import FIRST_CONTACT_MS
 from headrace.kinesis.client.streams import stream_name
 from headrace.kinesis.reading.shards import ShardInfo, StreamDescription, StreamShards
-from headrace.spark.kinesis.access import Access
+from headrace.spark.kinesis.connections import Connections
 from headrace.spark.kinesis.lineage import advanced, initial
 from headrace.spark.kinesis.offsets import End, ShardPosition, Shards, StreamPart
 from headrace.spark.kinesis.options import ReadOptions, Starting
@@ -27,17 +27,17 @@ class FollowedStream:
     """The driver's state of one stream."""
 
     def __init__(
-        self, stream: str, options: ReadOptions, access: Access, clock: Callable[[], int]
+        self, stream: str, options: ReadOptions, connections: Connections, clock: Callable[[], int]
     ) -> None:
         """Take the stream's name or ARN. No request is sent yet."""
         self.stream, self.name = stream, stream_name(stream)
         self._options = options
-        self._access = access
+        self._connections = connections
         self._clock = clock
         self._description: StreamDescription | None = None
         self._infos: list[ShardInfo] = []
         self._shards = Shards()
-        self._probes = Probes(stream, options, access, clock)
+        self._probes = Probes(stream, options, connections, clock)
 
     @property
     def behind_ms(self) -> dict[str, int]:
@@ -97,7 +97,7 @@ class FollowedStream:
         self._probes.barren.clear()
 
     async def _api(self) -> StreamShards:
-        return StreamShards(await self._access.client(self._options.aws), self.stream)
+        return StreamShards(await self._connections.client(self._options.aws), self.stream)
 
     async def _list(self) -> None:
         self._infos = await (await self._api()).list_shards()
@@ -148,7 +148,7 @@ class FollowedStream:
             if checkpoint.is_end or read_ms is None or read_ms >= oldest_ms:
                 continue
             if checkpoint.is_sequence_number:
-                client = await self._access.client(self._options.aws)
+                client = await self._connections.client(self._options.aws)
                 if await still_there(client, self.stream, shard, checkpoint.position):
                     continue  # Kinesis has not removed the expired records yet
             when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(read_ms / 1000))

@@ -16,7 +16,7 @@ from typing import Final
 
 from headrace.errors import LeaseStoreError
 from headrace.kinesis.leases.store import LeaseStore
-from headrace.spark.kinesis.access import Access, patiently
+from headrace.spark.kinesis.connections import Connections, patiently
 from headrace.spark.kinesis.followed import FollowedStream
 from headrace.spark.kinesis.offsets import (
     End,
@@ -43,15 +43,15 @@ class RoundPlanner:
     """Plans the rounds of one query, in the driver's process."""
 
     def __init__(
-        self, options: ReadOptions, access: Access, clock: Callable[[], int] = _now_ms
+        self, options: ReadOptions, connections: Connections, clock: Callable[[], int] = _now_ms
     ) -> None:
         """Take options and connections. No request is sent yet."""
         self._options = options
-        self._access = access
+        self._connections = connections
         self._clock = clock
         self._until_ms: int | None = None
         self._initial = StreamOffset(uuid.uuid4().hex)
-        followed = [FollowedStream(each, options, access, clock) for each in options.streams]
+        followed = [FollowedStream(each, options, connections, clock) for each in options.streams]
         self._followed = {each.name: each for each in followed}
         self._continued_after: StreamOffset | None = None
         self._probed_ms: int | None = None
@@ -143,7 +143,7 @@ class RoundPlanner:
 
     async def _store(self) -> LeaseStore:
         assert self._options.store is not None
-        return await self._access.store(self._options.store, self._options.aws)
+        return await self._connections.store(self._options.store, self._options.aws)
 
     async def _known(self, offset: StreamOffset) -> list[tuple[FollowedStream, StreamPart]]:
         """Return the streams of an offset that still exist and that the options name.

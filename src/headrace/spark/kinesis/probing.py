@@ -14,7 +14,7 @@ from headrace.kinesis.client.settings import AwsClient
 from headrace.kinesis.client.streams import stream_arguments
 from headrace.kinesis.reading.reader import ShardReader
 from headrace.kinesis.reading.shards import ShardInfo
-from headrace.spark.kinesis.access import Access
+from headrace.spark.kinesis.connections import Connections
 from headrace.spark.kinesis.offsets import ShardPosition
 from headrace.spark.kinesis.options import ReadOptions
 from headrace.spark.kinesis.reading import is_caught_up
@@ -41,11 +41,11 @@ class Probes:
     """Probes into shards. A reader of a shard without records stays, so that the next look is one call."""
 
     def __init__(
-        self, stream: str, options: ReadOptions, access: Access, clock: Callable[[], int]
+        self, stream: str, options: ReadOptions, connections: Connections, clock: Callable[[], int]
     ) -> None:
         self._stream = stream
         self._options = options
-        self._access = access
+        self._connections = connections
         self._clock = clock
         self._readers: dict[str, ShardReader] = {}
         self._settings = replace(options.reading, max_records=1)
@@ -75,7 +75,7 @@ class Probes:
             until_ms: Records that arrived later do not count; None counts all.
             limit: Limits the number of concurrent probes.
         """
-        client = await self._access.client(self._options.aws)
+        client = await self._connections.client(self._options.aws)
         ranges = {info.shard: info.hash_range for info in infos}
         found = ProbeResult()
 

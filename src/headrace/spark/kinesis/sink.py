@@ -22,7 +22,7 @@ from headrace.kinesis.client.settings import AwsSettings
 from headrace.kinesis.producing.settings import MAX_RECORD_BYTES, ProducerSettings
 from headrace.kinesis.reading.shards import StreamShards
 from headrace.spark.errors import short_tracebacks
-from headrace.spark.kinesis.access import access
+from headrace.spark.kinesis.connections import shared_connections
 from headrace.spark.kinesis.options import AWS_OPTIONS, KinesisOptionReader
 from headrace.spark.sink.columns import columns_of
 
@@ -139,8 +139,8 @@ class StreamRowWriter:
         Raises:
             HeadraceError: Some rows could not be written in time. A repeated task writes all its rows again.
         """
-        here = access()
-        client = here.run(here.client(self._options.aws))
+        connections = shared_connections()
+        client = connections.run(connections.client(self._options.aws))
         producer = Producer(
             replace(self._options.aws, clients={"kinesis": client}),
             settings=self._options.producing,
@@ -148,11 +148,11 @@ class StreamRowWriter:
         written = 0
         try:
             for batch in batches:
-                here.run(self._send(producer, batch))
+                connections.run(self._send(producer, batch))
                 written += batch.num_rows
-            here.run(producer.flush())
+            connections.run(producer.flush())
         finally:
-            here.run(producer.close(flush=False))
+            connections.run(producer.close(flush=False))
         return StreamRowsWritten(written)
 
     async def _send(self, producer: Producer, batch: Any) -> None:
@@ -192,9 +192,9 @@ def _check_stream(aws: AwsSettings, stream: str) -> None:
     """Check once in a process that a stream exists. Spark creates a writer for every batch."""
     if (aws, stream) in _checked:
         return
-    here = access()
-    client = here.run(here.client(aws))
-    here.run(StreamShards(client, stream).describe(answer_within_ms=STREAM_CONTACT_MS))
+    connections = shared_connections()
+    client = connections.run(connections.client(aws))
+    connections.run(StreamShards(client, stream).describe(answer_within_ms=STREAM_CONTACT_MS))
     _checked.add((aws, stream))
 
 

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.datasource import (
 
 from headrace.errors import ConfigError
 from headrace.spark.errors import short_tracebacks
-from headrace.spark.kinesis.access import access
+from headrace.spark.kinesis.connections import shared_connections
 from headrace.spark.kinesis.offsets import StreamOffset
 from headrace.spark.kinesis.options import ReadOptions
 from headrace.spark.kinesis.planner import RoundPlanner
@@ -56,7 +56,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     "option store=%s is a file: if tasks run on several machines, use a DynamoDB table",
                     store,
                 )
-            self._planner = RoundPlanner(self._options, access())
+            self._planner = RoundPlanner(self._options, shared_connections())
         return self._planner
 
     def initialOffset(self) -> dict[str, Any]:
@@ -78,7 +78,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> dict[str, Any]:
         """Return the offset after the next round; `start` if there are no new records."""
         begin = StreamOffset.from_json(start)
-        end = access().run(self.planner.latest(begin))
+        end = shared_connections().run(self.planner.latest(begin))
         return start if end is begin else end.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -89,7 +89,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Plan the tasks of a batch from its end offset, which contains the batch's start, too."""
         if start == end:
             return []
-        return access().run(self.planner.tasks(StreamOffset.from_json(end)))
+        return shared_connections().run(self.planner.tasks(StreamOffset.from_json(end)))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield a task's records as Arrow batches."""
@@ -100,7 +100,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Delete the ends in the store that no later batch needs."""
-        access().run(self.planner.committed(StreamOffset.from_json(end)))
+        shared_connections().run(self.planner.committed(StreamOffset.from_json(end)))
 
     def stop(self) -> None:
         """Do nothing: the connections end with the process."""

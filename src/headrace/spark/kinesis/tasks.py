@@ -18,15 +18,15 @@ from headrace.errors import LeaseStoreError
 from headrace.kinesis.client.streams import stream_name
 from headrace.kinesis.leases.store import LeaseStore
 from headrace.kinesis.reading.reader import ShardReader
-from headrace.spark.kinesis.access import Access, access, patiently
 from headrace.spark.kinesis.columns import raw_batch, row_batch
+from headrace.spark.kinesis.connections import Connections, patiently, shared_connections
 from headrace.spark.kinesis.offsets import End, round_name
 from headrace.spark.kinesis.options import ReadOptions
 from headrace.spark.kinesis.reading import PartBounds, ShardPart, is_caught_up, lost, wanted
 
 TASK_BYTES: Final = 256 << 20
 """The most bytes of records that all shards of a task have in memory together."""
-SHARDS_OF_A_TASK: Final = 8
+SHARDS_PER_TASK: Final = 8
 """The number of shards that one task reads in parallel. A shard delivers at most 2 MiB a second."""
 
 
@@ -82,7 +82,7 @@ class ShardTask(InputPartition):
 def task_count(shards: int, max_tasks: int | None) -> int:
     """Return the number of tasks for a number of shards. A task costs Spark more than a shard."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max_tasks or max(cores or 1, -(-shards // SHARDS_OF_A_TASK))
+    return max_tasks or max(cores or 1, -(-shards // SHARDS_PER_TASK))
 
 
 def packed(shards: Sequence[ShardRead], count: int) -> list[list[ShardRead]]:
@@ -98,19 +98,24 @@ def read_round(task: RoundTask, options: ReadOptions) -> Iterator[Any]:
         DataLossError: Records are gone, and `failOnDataLoss` is true.
         LeaseStoreError: The store is not the driver's store, or does not answer.
     """
-    here = access()
-    for each, batches in zip(task.shards, here.run(_read_parts(here, task, options)), strict=True):
+    connections = shared_connections()
+    for each, batches in zip(
+        task.shards, connections.run(_read_parts(connections, task, options)), strict=True
+    ):
         for raw in batches:
             yield row_batch(raw, each.name, each.shard, options)
 
 
-async def _read_parts(here: Access, task: RoundTask, options: ReadOptions) -> list[list[Any]]:
+async def _read_parts(
+    connections: Connections, task: RoundTask, options: ReadOptions
+) -> list[list[Any]]:
     assert options.store is not None
-    store = await here.store(options.store, options.aws)
+    store = await connections.store(options.store, options.aws)
     await _check_store(store, task, options.store)
     async with asyncio.TaskGroup() as group:
         reads = [
-            group.create_task(_read_part(here, store, task, each, options)) for each in task.shards
+            group.create_task(_read_part(connections, store, task, each, options))
+            for each in task.shards
         ]
     return [each.result() for each in reads]
 
@@ -128,12 +133,16 @@ async def _check_store(store: LeaseStore, task: RoundTask, text: str) -> None:
 
 
 async def _read_part(
-    here: Access, store: LeaseStore, task: RoundTask, each: ShardRead, options: ReadOptions
+    connections: Connections,
+    store: LeaseStore,
+    task: RoundTask,
+    each: ShardRead,
+    options: ReadOptions,
 ) -> list[Any]:
     async def agree(end: End) -> str:
         return await patiently(lambda: store.record_once(task.query, each.end_name, end.to_text()))
 
-    reader = await _reader(here, each, options)
+    reader = await _reader(connections, each, options)
     try:
         part = ShardPart(str(each), each.start, task.bounds)
         return await part.read(reader, agree, fail_on_data_loss=options.fail_on_data_loss)
@@ -141,9 +150,9 @@ async def _read_part(
         await reader.aclose()
 
 
-async def _reader(here: Access, each: ShardRead, options: ReadOptions) -> ShardReader:
+async def _reader(connections: Connections, each: ShardRead, options: ReadOptions) -> ShardReader:
     return ShardReader(
-        await here.client(options.aws),
+        await connections.client(options.aws),
         each.stream,
         each.shard,
         each.start,
@@ -154,25 +163,25 @@ async def _reader(here: Access, each: ShardRead, options: ReadOptions) -> ShardR
 
 def read_shards(task: ShardTask, options: ReadOptions) -> Iterator[Any]:
     """Yield the rows of a batch read as Arrow batches as they arrive, from all shards of the task in parallel."""
-    here = access()
+    connections = shared_connections()
     bounds = PartBounds(max_bytes=sys.maxsize, until_ms=task.until_ms)
-    readers = {each: here.run(_reader(here, each, options)) for each in task.shards}
-    fetches = {here.start(reader.fetch()): each for each, reader in readers.items()}
+    readers = {each: connections.run(_reader(connections, each, options)) for each in task.shards}
+    fetches = {connections.start(reader.fetch()): each for each, reader in readers.items()}
     try:
         while fetches:
             done, _ = wait(fetches, return_when=FIRST_COMPLETED)
             for future in done:
-                each, fetched = fetches.pop(future), here.result(future)
+                each, fetched = fetches.pop(future), connections.result(future)
                 if fetched.data_expired:
                     lost(f"{each} was removed before it was read", fail=options.fail_on_data_loss)
                 kept = wanted(fetched.records, bounds, 0, 0)
                 over = fetched.ended or is_caught_up(fetched) or len(kept) < len(fetched.records)
                 if not over:
-                    fetches[here.start(readers[each].fetch())] = each
+                    fetches[connections.start(readers[each].fetch())] = each
                 if kept:
                     yield row_batch(raw_batch(kept), each.name, each.shard, options)
     finally:
         for future in fetches:
             future.cancel()
         for reader in readers.values():
-            here.run(reader.aclose())
+            connections.run(reader.aclose())

@@ -71,7 +71,7 @@ _ALWAYS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 @dataclass(frozen=True)
-class Once:
+class WriteId:
     """The identification of an exactly-once write: its writer, and the number of the write."""
 
     name: str
@@ -98,7 +98,7 @@ class SinkOptions:
     client: ClientOptions
     topic: str | None = None
     exactly_once: bool = False
-    transaction: Once | None = None
+    transaction: WriteId | None = None
     """The identification of an exactly-once batch write. None otherwise: streams derive it from query and batch."""
     name: str = NAME
     marker_topic: str = MARKER_TOPIC
@@ -176,7 +176,7 @@ def _check_always(properties: Mapping[str, str]) -> None:
             )
 
 
-def _transaction(reader: OptionReader, name: str, *, streaming: bool) -> Once | None:
+def _transaction(reader: OptionReader, name: str, *, streaming: bool) -> WriteId | None:
     app, version = reader.text("txnAppId"), reader.text("txnVersion")
     if app is None and version is None:
         return None
@@ -192,10 +192,10 @@ def _transaction(reader: OptionReader, name: str, *, streaming: bool) -> Once | 
     if not (version.isascii() and version.isdigit()) or int(version) >= 2**62:
         raise ConfigError(f"option txnVersion must be a whole number from 0 on, not {version!r}")
     # The name contains the topic, because an application may write one batch to several topics. No topic name has an @.
-    return Once(f"{name}-{app}@{reader.text('topic') or ''}", int(version))
+    return WriteId(f"{name}-{app}@{reader.text('topic') or ''}", int(version))
 
 
-def _exactly_once(reader: OptionReader, transaction: Once | None, *, streaming: bool) -> bool:
+def _exactly_once(reader: OptionReader, transaction: WriteId | None, *, streaming: bool) -> bool:
     given = reader.text("delivery")
     if given is None:
         return streaming or transaction is not None

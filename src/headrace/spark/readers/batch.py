@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from headrace.errors import ConfigError
 from headrace.spark.errors import short_tracebacks
 from headrace.spark.options.source import SourceOptions
-from headrace.spark.readers.access import pieces, read, source_client
+from headrace.spark.readers.origin import pieces, read, source_client
 from headrace.spark.source.division import TaskDivision
 from headrace.spark.source.offsets import DataLossError, OffsetRange
 from headrace.spark.source.resolving import (

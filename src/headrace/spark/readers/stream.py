@@ -21,7 +21,7 @@ from pyspark.sql.streaming.datasource import (
 from headrace.errors import ConfigError
 from headrace.spark.errors import short_tracebacks
 from headrace.spark.options.source import SourceOptions
-from headrace.spark.readers.access import read, source_client
+from headrace.spark.readers.origin import read, source_client
 from headrace.spark.source.offsets import StreamOffsets, positions_to_json
 from headrace.spark.source.planner import StreamPlanner
 from headrace.spark.source.tasks import ReadTask

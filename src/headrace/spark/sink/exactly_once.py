@@ -42,7 +42,7 @@ from typing import Final
 from headrace.clients.flows.offsets import OffsetAndMetadata
 from headrace.clients.producer.many import Rows
 from headrace.errors import HeadraceError, TransactionError
-from headrace.spark.options.sink import Once
+from headrace.spark.options.sink import WriteId
 from headrace.spark.sink.cluster import Cluster
 from headrace.spark.sink.producer import RowProducer, TaskTransaction
 
@@ -57,7 +57,7 @@ slightly older than the claim."""
 class PartitionWrite:
     """The report of a task to the driver."""
 
-    once: Once
+    once: WriteId
     partition: int
     records: int
     """The number of rows of the task."""
@@ -119,7 +119,7 @@ class RowBatch:
 
 
 def write_partition(
-    cluster: Cluster, once: Once, partition: int, batches: Iterator[RowBatch]
+    cluster: Cluster, once: WriteId, partition: int, batches: Iterator[RowBatch]
 ) -> PartitionWrite:
     """Write a task's rows in a transaction and leave it open. A task without rows has no transaction.
 
@@ -133,7 +133,7 @@ def write_partition(
 
 
 def _write_rows(
-    cluster: Cluster, once: Once, partition: int, batches: Iterable[RowBatch]
+    cluster: Cluster, once: WriteId, partition: int, batches: Iterable[RowBatch]
 ) -> PartitionWrite:
     name = once.part(partition)
     with cluster.new_producer(name) as producer:
@@ -290,7 +290,7 @@ def _check_other_division(
     )
 
 
-def _is_committed(cluster: Cluster, once: Once, partition: int) -> bool:
+def _is_committed(cluster: Cluster, once: WriteId, partition: int) -> bool:
     """Return whether a partition of a batch is committed.
 
     If not, its attempts are fenced and cannot commit it later.
@@ -302,13 +302,13 @@ def _is_committed(cluster: Cluster, once: Once, partition: int) -> bool:
         return marker is not None and marker.offset > once.version
 
 
-def _claim(cluster: Cluster, producer: RowProducer, once: Once, divided: str = "") -> None:
+def _claim(cluster: Cluster, producer: RowProducer, once: WriteId, divided: str = "") -> None:
     producer.begin_transaction()
     cluster.claim(producer, once.claim, OffsetAndMetadata(once.version + 1, divided))
     producer.commit_transaction()
 
 
-def _too_old(once: Once, newest: int) -> HeadraceError:
+def _too_old(once: WriteId, newest: int) -> HeadraceError:
     return HeadraceError(
         f"batch {once.version} of {once.name} comes after batch {newest} was written: a checkpoint was set back, or "
         "txnVersion does not grow. Its rows may have been written already. To write them now, start with a new "

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 from headrace.errors import HeadraceError
 from headrace.spark.client.contact import FIRST_CONTACT_S, STREAM_CONTACT_S
-from headrace.spark.options.sink import Once, SinkOptions
+from headrace.spark.options.sink import SinkOptions, WriteId
 from headrace.spark.sink.cluster import check_cluster, open_cluster
 from headrace.spark.sink.columns import check_columns, columns_of, content_size, rows_by_topic
 from headrace.spark.sink.exactly_once import (
@@ -111,10 +111,10 @@ def _task_context() -> TaskContext:
     return context
 
 
-def _once_of_stream(name: str, context: TaskContext) -> Once:
+def _once_of_stream(name: str, context: TaskContext) -> WriteId:
     query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
     if not query or batch is None:
         raise HeadraceError(
             "this version of Spark does not pass the query id and batch id to its tasks: set delivery=at_least_once"
         )
-    return Once(f"{name}-{query}", int(batch))
+    return WriteId(f"{name}-{query}", int(batch))

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from headrace.spark.options.source import SourceOptions
 
-WORTH_A_TASK: Final = 100_000
+TASK_OFFSETS: Final = 100_000
 """The offsets for which reading takes a few times as long as starting a task, for records of usual size."""
-LEAST_OF_A_TASK: Final = 2_000
+LEAST_TASK_OFFSETS: Final = 2_000
 """The offsets for which reading takes less time than starting a task with its Python worker."""
 _BEFORE: Final = {"worth": 20_000}
 """The values for checkpoints of earlier versions, which do not contain them."""
@@ -31,7 +31,7 @@ class TaskDivision:
     """The most tasks, of any size; None is no limit."""
     min_partitions: int | None = None
     max_records: int | None = None
-    worth: int = WORTH_A_TASK
+    worth: int = TASK_OFFSETS
     """The most offsets of a task. If there are more, the batch has more tasks than cores."""
     least: int = 1
     """The least offsets of a task. If there are fewer, the batch has fewer tasks than cores."""
@@ -53,7 +53,7 @@ class TaskDivision:
             options.max_tasks,
             options.min_partitions,
             options.max_records_per_partition,
-            least=LEAST_OF_A_TASK,
+            least=LEAST_TASK_OFFSETS,
         )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.spark.kinesis.access import access
+from headrace.spark.kinesis.connections import shared_connections
 from headrace.spark.kinesis.options import read_options
 from headrace.spark.kinesis.planner import RoundPlanner
 from headrace.spark.kinesis.stream import KinesisStreamReader
@@ -39,7 +39,7 @@ class Query:
         options = read_options(self.given, streaming=True)
         self.reader = KinesisStreamReader(options)
         if self.clock is not None:
-            self.reader._planner = RoundPlanner(options, access(), self.clock)
+            self.reader._planner = RoundPlanner(options, shared_connections(), self.clock)
         if self.available_now if available_now is None else available_now:
             self.reader.prepareForTriggerAvailableNow()
         self.reader.initialOffset()

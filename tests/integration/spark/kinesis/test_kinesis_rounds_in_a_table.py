@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from headrace.errors import ConfigError, LeaseStoreError
-from headrace.spark.kinesis import access
+from headrace.spark.kinesis import connections
 from headrace.testing.kinesis import FakeAws, Limits, drop_connection, error
 from tests.integration.spark.kinesis.queries import Query, put_numbers
 
@@ -52,7 +52,7 @@ def test_lost_responses_of_the_table_change_no_result(aws: FakeAws) -> None:
 def test_a_table_that_does_not_answer_is_reported(
     aws: FakeAws, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(access, "STORE_ATTEMPTS", 1)
+    monkeypatch.setattr(connections, "STORE_ATTEMPTS", 1)
     put_numbers(aws, "flights", range(10))
     flights = query(aws)
     flights.plan()

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from headrace.errors import ConfigError, LeaseStoreError, StreamNotFoundError
-from headrace.spark.kinesis.access import access
 from headrace.spark.kinesis.batch import KinesisBatchReader
+from headrace.spark.kinesis.connections import shared_connections
 from headrace.spark.kinesis.options import read_options
 from headrace.spark.source.offsets import DataLossError
 from headrace.testing.kinesis import FakeAws, Limits, throttle
@@ -429,7 +429,7 @@ def test_a_task_of_a_table_reads_its_shards_at_the_same_time_and_may_stop_anywhe
     rows: Any = reader.read(task)
     next(rows)
     rows.close()
-    assert not access().run(_left())
+    assert not shared_connections().run(_left())
 
 
 async def _left() -> set[Any]:

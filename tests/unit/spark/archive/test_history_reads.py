@@ -16,8 +16,8 @@ from headrace.spark.archive.table import create_table, open_table
 from headrace.spark.options.history import HistoryOptions
 from headrace.spark.options.positions import EARLIEST
 from headrace.spark.options.source import SourceOptions, source_options
-from headrace.spark.readers.access import pieces
 from headrace.spark.readers.batch import batch_ranges
+from headrace.spark.readers.origin import pieces
 from headrace.spark.source.offsets import DataLossError, OffsetRange
 from headrace.spark.source.planner import StreamPlanner
 from headrace.spark.source.schema import arrow_schema

@@ -11,7 +11,7 @@ from headrace.errors import AuthenticationError, TransportError
 from headrace.spark.client import contact
 from headrace.spark.options.sink import sink_options
 from headrace.spark.options.source import source_options
-from headrace.spark.readers.access import source_client
+from headrace.spark.readers.origin import source_client
 from headrace.spark.sink import cluster as sink_cluster
 from headrace.spark.sink.cluster import check_cluster
 from headrace.spark.source import cluster_client

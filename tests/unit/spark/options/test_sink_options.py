@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.errors import ConfigError
-from headrace.spark.options.sink import Once, producer_config, sink_options
+from headrace.spark.options.sink import WriteId, producer_config, sink_options
 
 GOOD = {"kafka.bootstrap.servers": "h:1", "topic": "out"}
 
@@ -17,7 +17,7 @@ def test_streams_are_exactly_once_and_batches_with_an_id_too() -> None:
 
     once = sink_options({**GOOD, "txnAppId": "app", "txnVersion": "7"}, streaming=False)
 
-    assert (once.exactly_once, once.transaction) == (True, Once("headrace-spark-app@out", 7))
+    assert (once.exactly_once, once.transaction) == (True, WriteId("headrace-spark-app@out", 7))
 
 
 def test_names_begin_as_access_control_wants_them() -> None:
@@ -25,7 +25,7 @@ def test_names_begin_as_access_control_wants_them() -> None:
 
     options = sink_options(given, streaming=False)
 
-    assert options.transaction == Once("team-app@out", 7)
+    assert options.transaction == WriteId("team-app@out", 7)
     assert producer_config(options.client).transactional_id is None
 
 

@@ -16,7 +16,7 @@ from headrace.config.resources import ConfigResourceType
 from headrace.errors import ApiError, ErrorCode, HeadraceError
 from headrace.protocol.api_keys import ApiKey
 from headrace.spark.options.reader import ClientOptions
-from headrace.spark.options.sink import CLAIM_TOPIC, MARKER_TOPIC, Once, SinkOptions
+from headrace.spark.options.sink import CLAIM_TOPIC, MARKER_TOPIC, SinkOptions, WriteId
 from headrace.spark.sink import cluster as clusters
 from headrace.spark.sink import exactly_once
 from headrace.spark.sink.cluster import Cluster, check_cluster, open_cluster
@@ -58,7 +58,7 @@ def write(
     cluster: Cluster, version: int, *rows: int, partition: int = 0, name: str = "q"
 ) -> PartitionWrite:
     given = iter([RowBatch(1, partial(record, row), len(f"{row}")) for row in rows])
-    return write_partition(cluster, Once(name, version), partition, given)
+    return write_partition(cluster, WriteId(name, version), partition, given)
 
 
 def commit(cluster: Cluster, *writes: PartitionWrite, fail_on_lost_marker: bool = True) -> None:
@@ -112,7 +112,7 @@ def test_an_aborted_batch_is_invisible_and_delays_no_reader(
 def test_a_task_whose_rows_cannot_be_written_aborts(broker: Broker, cluster: Cluster) -> None:
     large = iter([RowBatch(1, lambda: [Rows("t", [(None, b"x" * (2 << 20), (), 0, None)])])])
     with pytest.raises(HeadraceError, match=r"max\.request\.size"):
-        write_partition(cluster, Once("q", 0), 0, large)
+        write_partition(cluster, WriteId("q", 0), 0, large)
     broker.publish("t", b"other")
     assert values(broker) == [b"other"]
 
@@ -194,10 +194,10 @@ def test_markers_that_expire_before_the_claim_are_an_error(
 
 
 def test_the_claim_of_an_earlier_version_is_taken_over(broker: Broker, cluster: Cluster) -> None:
-    with cluster.new_producer(Once("q", 4).claim) as producer:
+    with cluster.new_producer(WriteId("q", 4).claim) as producer:
         producer.init_transactions()
         producer.begin_transaction()
-        cluster.mark(producer, Once("q", 4).claim, OffsetAndMetadata(5, "1 1 1"))
+        cluster.mark(producer, WriteId("q", 4).claim, OffsetAndMetadata(5, "1 1 1"))
         producer.commit_transaction()
 
     commit(cluster, write(cluster, 5, 1))

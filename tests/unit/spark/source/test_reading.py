@@ -12,7 +12,7 @@ from pyspark.sql.datasource import InputPartition
 
 from headrace.errors import ApiError, ErrorCode, TransportError
 from headrace.spark.options.source import SourceOptions, source_options
-from headrace.spark.readers import access
+from headrace.spark.readers import origin
 from headrace.spark.readers.batch import HeadraceBatchReader
 from headrace.spark.source.offsets import DataLossError, OffsetRange, TopicDescription
 from headrace.spark.source.reading import joined, read_ranges, read_task
@@ -180,11 +180,11 @@ def test_every_task_calls_freeze_imports(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tasks: list[bool] = []
-    monkeypatch.setattr(access, "shared_client", lambda _: cluster)
-    monkeypatch.setattr(access, "freeze_imports", lambda: tasks.append(True))
+    monkeypatch.setattr(origin, "shared_client", lambda _: cluster)
+    monkeypatch.setattr(origin, "freeze_imports", lambda: tasks.append(True))
 
     for _ in range(2):
-        found = access.read(ReadTask([OffsetRange(A0, 0, 20)]), options())
+        found = origin.read(ReadTask([OffsetRange(A0, 0, 20)]), options())
         assert sum(batch.num_rows for batch in found) == 20
 
     assert len(tasks) == 2

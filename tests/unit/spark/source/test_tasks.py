@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.spark.source.division import LEAST_OF_A_TASK, WORTH_A_TASK, TaskDivision
+from headrace.spark.source.division import LEAST_TASK_OFFSETS, TASK_OFFSETS, TaskDivision
 from headrace.spark.source.offsets import OffsetRange
 from headrace.spark.source.tasks import split, tasks
 from headrace.types import TopicPartition
@@ -29,7 +29,7 @@ divisions = st.builds(
     max_tasks=st.one_of(st.none(), st.integers(1, 9)),
     min_partitions=st.one_of(st.none(), st.integers(1, 40)),
     max_records=st.one_of(st.none(), st.integers(1, 400)),
-    least=st.sampled_from([1, LEAST_OF_A_TASK]),
+    least=st.sampled_from([1, LEAST_TASK_OFFSETS]),
 )
 
 
@@ -59,7 +59,7 @@ def test_tasks_cover_each_offset_once_and_keep_the_limits(
         if division.max_records is not None:
             assert sum(each.size for each in task.ranges) <= division.max_records
     total = sum(sizes)
-    most = max(division.cores, division.min_partitions or 1, math.ceil(total / WORTH_A_TASK))
+    most = max(division.cores, division.min_partitions or 1, math.ceil(total / TASK_OFFSETS))
     if division.max_records is None:
         assert len(found) <= most
         if division.min_partitions is not None and total:
@@ -104,10 +104,10 @@ def test_many_small_ranges_share_a_task_for_each_core() -> None:
 @pytest.mark.parametrize(
     ("size", "division", "expected"),
     [
-        (50, TaskDivision(4, least=LEAST_OF_A_TASK), 1),
-        (LEAST_OF_A_TASK // 4, TaskDivision(4, least=LEAST_OF_A_TASK), 2),
-        (LEAST_OF_A_TASK, TaskDivision(4, least=LEAST_OF_A_TASK), 4),
-        (50, TaskDivision(4, None, 3, least=LEAST_OF_A_TASK), 3),
+        (50, TaskDivision(4, least=LEAST_TASK_OFFSETS), 1),
+        (LEAST_TASK_OFFSETS // 4, TaskDivision(4, least=LEAST_TASK_OFFSETS), 2),
+        (LEAST_TASK_OFFSETS, TaskDivision(4, least=LEAST_TASK_OFFSETS), 4),
+        (50, TaskDivision(4, None, 3, least=LEAST_TASK_OFFSETS), 3),
         (50, TaskDivision.from_json({"cores": 4, "worth": 100_000}), 4),
     ],
 )
@@ -118,7 +118,7 @@ def test_a_short_batch_is_one_task_unless_more_are_requested(
 
 
 def test_long_ranges_have_a_task_each_unless_that_is_forbidden() -> None:
-    long = ranges(*[WORTH_A_TASK] * 10)
+    long = ranges(*[TASK_OFFSETS] * 10)
 
     assert len(tasks(long, TaskDivision(2))) == 10
     assert len(tasks(long, TaskDivision(2, max_tasks=2))) == 2

@@ -28,7 +28,7 @@ _CLOSE_S: Final = 2
 T = TypeVar("T")
 
 
-class Access:
+class Connections:
     """The event loop, clients and stores of this process."""
 
     def __init__(self) -> None:
@@ -96,19 +96,19 @@ class Access:
         self._thread.join(_CLOSE_S)
 
 
-_access: Access | None = None
+_connections: Connections | None = None
 _lock = threading.Lock()
 
 
-def access() -> Access:
+def shared_connections() -> Connections:
     """Return the connections of this process. A forked process creates its own."""
-    global _access  # noqa: PLW0603 - one for a process
+    global _connections  # noqa: PLW0603 - one for a process
     freeze_imports()
     with _lock:
-        if _access is None or _access.pid != os.getpid():
-            _access = Access()
-            atexit.register(_access.close)
-        return _access
+        if _connections is None or _connections.pid != os.getpid():
+            _connections = Connections()
+            atexit.register(_connections.close)
+        return _connections
 
 
 async def patiently(call: Callable[[], Awaitable[T]]) -> T:
