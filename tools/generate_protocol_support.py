@@ -30,13 +30,13 @@ the connection of a client that sends a request for it. ApiVersions is the excep
 """
 
 
-RIGHTS = """\
-## Who may do what
+PERMISSIONS = """\
+## Permissions
 
-With an authorizer (`authorizer.class.name`) each API asks whether the client has these rights. A row that begins with
-"or" counts where the one before it is missing.
+If an authorizer is configured (`authorizer.class.name`), each API requires these permissions. A row that begins with
+"or" applies if the client does not have the permission of the row above.
 
-| API | operation | resource | which | without it |
+| API | operation | resource | which | if denied |
 |---|---|---|---|---|
 """
 
@@ -46,28 +46,35 @@ def api_name(module: ApiModule) -> str:
     return "".join(part.capitalize() for part in ApiKey(module.API_KEY).name.split("_"))
 
 
-def sections_of(module: ApiModule) -> dict[str, str]:
-    """Return the labelled paragraphs of a module's docstring, each on one line."""
+def sections_of(module: ApiModule) -> dict[str, list[str]]:
+    """Return the labelled sections of a module's docstring: one paragraph, or the items of a list."""
     found: dict[str, list[str]] = {}
     current: list[str] = []
     for line in (module.__doc__ or "").splitlines()[1:]:
         label, separator, rest = line.partition(":")
+        text = line
         if separator and label in SECTIONS:
-            current = found.setdefault(label, [])
-            line = rest  # noqa: PLW2901 - the label is not part of the text
-        if line.strip():
-            current.append(line.strip())
-    return {label: " ".join(lines) for label, lines in found.items()}
+            current, text = found.setdefault(label, []), rest
+        if text.startswith("* ") or not current:
+            current.append("")
+        current[-1] = f"{current[-1]} {text.strip()}".strip()
+    return {label: [item for item in items if item] for label, items in found.items()}
 
 
-def paragraph(label: str, text: str) -> str:
-    """Return a labelled paragraph of Markdown."""
-    text = re.sub(r"<(\w[\w ]*)>", r"`<\1>`", text)  # a placeholder would be taken for HTML
-    return textwrap.fill(f"**{label}.** {text[:1].upper()}{text[1:]}", WIDTH)
+def section(label: str, items: list[str]) -> str:
+    """Return a labelled section of Markdown: a paragraph, or a list if it has several items."""
+    texts = [
+        re.sub(r"<(\w[\w ]*)>", r"`<\1>`", item) for item in items
+    ]  # else a placeholder would be read as HTML
+    if len(texts) == 1:
+        text = texts[0]
+        return textwrap.fill(f"**{label}.** {text[:1].upper()}{text[1:]}", WIDTH)
+    lines = [textwrap.fill(text, WIDTH, subsequent_indent="  ") for text in texts]
+    return "\n".join([f"**{label}.**", "", *lines])
 
 
-def rights() -> str:
-    """Return the table of what each API asks for."""
+def permissions() -> str:
+    """Return the table of the permissions that each API requires."""
     rows = []
     for module in REGISTRY:
         name = api_name(module)
@@ -78,8 +85,8 @@ def rights() -> str:
             )
             name = ""
         if not RULES[module.API_KEY]:
-            rows.append(f"| {name} | | | for everybody | |")
-    return RIGHTS + "\n".join(rows)
+            rows.append(f"| {name} | | | none: every client is authorized | |")
+    return PERMISSIONS + "\n".join(rows)
 
 
 def document() -> str:
@@ -94,10 +101,10 @@ def document() -> str:
             f"| {int(module.API_KEY)} | [{name}](#{anchor}) | {module.VERSIONS} | {served} |"
         )
         paragraphs = [f"## {name}"]
-        for label, text in sections_of(module).items():
-            paragraphs.append(paragraph(label, text))
+        for label, items in sections_of(module).items():
+            paragraphs.append(section(label, items))
         chapters.append("\n\n".join(paragraphs))
-    return HEAD + "\n".join(rows) + "\n\n" + "\n\n".join([*chapters, rights()]) + "\n"
+    return HEAD + "\n".join(rows) + "\n\n" + "\n\n".join([*chapters, permissions()]) + "\n"
 
 
 def main() -> int:

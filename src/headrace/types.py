@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, NewType, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NewType, Protocol
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # type variables have defaults in Python 3.13 and later
@@ -21,6 +21,8 @@ Offset = NewType("Offset", int)
 LeaderEpoch = NewType("LeaderEpoch", int)
 ProducerId = NewType("ProducerId", int)
 
+NEVER_MS: Final = 1 << 62
+"""A time in milliseconds that is never reached; for fields where None would need a check at each comparison."""
 NO_OFFSET = -1
 NO_TIMESTAMP = -1
 NO_PRODUCER_ID = -1

@@ -47,7 +47,7 @@ def test_no_request_costs_more_than_its_bound(broker, name):
     assert not watched.bugs()
 
 
-def test_what_is_measured_follows_what_is_done(broker):
+def test_the_measured_cost_follows_the_work(broker):
     watched, _ = broker
     few, many = (
         framed(MetadataRequest(topics=[MetadataRequestTopic(name=f"u{i}") for i in range(n)]), 9)

@@ -195,7 +195,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "core/scheduled/schedule.py",
         "        return None if entry is None else int(ENTRY.unpack(entry)[0])\n",
         "        return None if entry is None else 0\n",
-        ("tests/unit/broker/scheduled/test_delayed_delivery.py",),
+        ("tests/unit/broker/test_scheduled_records.py",),
     ),
     Mutation(
         "ttl",
@@ -219,9 +219,9 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     Mutation(
         "quotas",
         "a producer is charged for its bytes",
-        "broker/quotas/throttling.py",
-        "            pause_ms = self.charge(PRODUCER_BYTE_RATE, client, request_bytes, now_ms)\n",
-        "            pause_ms = 0\n",
+        "broker/dispatch.py",
+        "        pause_ms = throttling.charge(PRODUCER_BYTE_RATE, client, request_bytes, now_ms)\n",
+        "        pause_ms = 0\n",
         ("tests/unit/broker/quotas/test_quotas.py",),
     ),
     Mutation(

@@ -21,8 +21,8 @@ from typing import Any
 
 import pytest
 
+from headrace.broker import scheduled_records
 from headrace.broker.configs import log_configs
-from headrace.broker.scheduled import deliveries
 from headrace.core.scheduled import needed, schedule
 from headrace.core.scheduled.due_queue import DueQueue
 from headrace.core.scheduled.schedule import Schedule
@@ -281,7 +281,7 @@ class Harness:
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make rare events frequent, by small limits."""
-    monkeypatch.setattr(deliveries, "DueQueue", functools.partial(DueQueue, limit=6))
+    monkeypatch.setattr(scheduled_records, "DueQueue", functools.partial(DueQueue, limit=6))
     monkeypatch.setattr(log_configs, "SCHEDULE_SEGMENT_BYTES", 1500)
     monkeypatch.setattr(schedule, "RELEASE_RECORDS", 3)
     monkeypatch.setattr(schedule, "_LOAD_BYTES", 600)

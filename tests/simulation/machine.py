@@ -111,20 +111,20 @@ class Machine:
         """Start a broker with the content of the disk. The power may fail during the start."""
         self.life += 1
         self.trace(f"broker: start {self.life}")
-        broker = Broker(
-            self._config,
-            files=self._files,
-            metadata=self._metadata,
-            entropy=self._entropy,
-            journal=self.journal,
-        )
-        self.broker = broker
         self._tick_at_ms = 0
         if self._stumbles:
             operations = self.chance.randint(1, 30)
             self.schedule_failure(cut_power=self._cut_power, operations=operations)
 
         def opened() -> None:
+            broker = Broker(
+                self._config,
+                files=self._files,
+                metadata=self._metadata,
+                entropy=self._entropy,
+                journal=self.journal,
+            )
+            self.broker = broker
             broker.open(self.now_ms)
             if self.codec_ms:
                 recompressions = broker.services.recompressions

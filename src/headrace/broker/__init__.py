@@ -1,1 +1,1 @@
-"""The broker: one synchronous object that answers requests, in whichever shell it is put."""
+"""The broker: one synchronous object that handles requests. A shell runs it: a server, a program, a simulation."""

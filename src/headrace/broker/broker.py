@@ -1,10 +1,10 @@
-"""The broker: one synchronous object. It gets requests, the time, and the outcomes of syncs.
+"""The broker: one synchronous object. It gets requests, the time, and the results of syncs.
 
-A shell (the TCP server, a program with an embedded broker, a test, a simulation) owns it. The shell calls `open` first.
-Then it calls from one thread: `handle` for every request, `tick` when `next_deadline_ms` is reached, `start_sync` and
-`finish_sync` around each group commit, and at the end `close`.
+A shell owns it: the TCP server, a program with an embedded broker, a test, or a simulation. The shell calls `open`
+first. Then it calls from one thread: `handle` for every request, `tick` when `next_deadline_ms` is reached,
+`start_sync` and `finish_sync` around each group commit, and at the end `close`.
 
-A response that has to wait is a `Deferred`. The broker resolves deferreds last, when no state is being changed any more
+A response that has to wait is a `Deferred`. The broker resolves deferreds last, when no state is being changed
 (`_settle`): the server may call `handle` with the next request as soon as a deferred is resolved. That inner call finds
 consistent state, and leaves the delivery of its own deferreds to the outer call.
 """
@@ -16,10 +16,10 @@ from types import GeneratorType
 from typing import Any, TypeVar
 
 from headrace.broker.apis import AdvertisedApis, Api
-from headrace.broker.audited import CHANGING
 from headrace.broker.configs.loggers import Loggers
 from headrace.broker.context import RequestContext
-from headrace.broker.dispatch import APIS, HANDLERS
+from headrace.broker.coordinators.topic_deletion import delete_topic
+from headrace.broker.dispatch import APIS, CHANGING, HANDLERS, throttle
 from headrace.broker.handlers import api_versions
 from headrace.broker.log_dirs.background_sync import warn_of_losses
 from headrace.broker.log_dirs.group_commit import FailedSync, GroupCommit
@@ -28,8 +28,7 @@ from headrace.broker.partitions.partition import Partition
 from headrace.broker.partitions.topic import CheckConfig, Topic, accept_any
 from headrace.broker.quotas.client_quotas import ClientQuotas
 from headrace.broker.quotas.throttling import Throttled
-from headrace.broker.requests.topic_deletion import delete_topic
-from headrace.broker.services import Environment, Services, open_services
+from headrace.broker.services import Environment, open_services
 from headrace.broker.session import LOCAL, Session
 from headrace.broker.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from headrace.broker.waiting.steps import LARGE_REQUEST_BYTES, Work
@@ -47,8 +46,6 @@ T = TypeVar("T")
 class Broker:
     """One Kafka broker, without I/O of its own."""
 
-    services: Services
-    """The parts of the broker; `open` makes them."""
     _settling = _groups_are_served = False
 
     def __init__(
@@ -66,7 +63,9 @@ class Broker:
         check_topic_config: CheckConfig = accept_any,
         loggers: Loggers | None = None,
     ) -> None:
-        """Take over what the broker works with. The caller keeps the ownership of the files and the metadata store.
+        """Make the services of the broker, and load their state from the metadata store.
+
+        Topics, logs and groups are loaded by `open`. The caller still owns the files and the metadata store.
 
         Args:
             config: The configuration.
@@ -77,13 +76,15 @@ class Broker:
             journal: Receives the log events.
             run_tasks: Runs the tasks of a recovery, in parallel if the shell has threads.
             storages: Opens the storage that a topic names in `headrace.storage`.
-            segment_files: How many segment files may be open at a time; None for no limit.
+            segment_files: The greatest number of open segment files; None for no limit.
             check_topic_config: Raises ConfigError for the configuration of a topic that clients may not set.
             loggers: The loggers whose levels clients can change; None if there are none.
+
+        Raises:
+            ConfigError: The configuration is invalid; see `open_services`.
+            StorageError: A stored entry cannot be read, or belongs to another broker.
         """
-        self._static = config
-        self._apis = AdvertisedApis(APIS)
-        self._environment = Environment(
+        environment = Environment(
             files=files,
             further=further,
             metadata=metadata,
@@ -95,18 +96,20 @@ class Broker:
             check_topic_config=check_topic_config,
             loggers=Loggers() if loggers is None else loggers,
         )
+        self._apis = AdvertisedApis(APIS)
+        self._in_memory = files.describe().in_memory
+        self.services = open_services(config, environment, self._apis)
+        """The parts of the broker."""
 
     # Open and close
 
     def open(self, now_ms: int) -> None:
-        """Load metadata, logs and groups. `handle` may be called afterwards.
+        """Load topics, logs and groups. `handle` may be called afterwards.
 
         Raises:
-            ConfigError: The configuration is invalid; see `open_services`.
-            StorageError: Something stored cannot be read, or belongs to another broker.
+            StorageError: A stored topic or log cannot be read.
         """
-        services = open_services(self._static, self._environment, self._apis)
-        self.services = services
+        services = self.services
         topics, transactions = services.topics, services.transactions
         topics.load(services.leader_epoch, now_ms)
         services.deliveries.load(topics, now_ms)
@@ -114,7 +117,7 @@ class Broker:
         transactions.load(now_ms)  # may end transactions in which groups have pending offsets
         transactions.end_forgotten(now_ms)
         self._groups_are_served = True
-        if not self._environment.files.describe().in_memory:
+        if not self._in_memory:
             warn_of_losses(topics.defaults, topics, services.journal)
         self._settle()
 
@@ -209,17 +212,22 @@ class Broker:
         Args:
             context: The context of the request.
             request: The request.
-            reply: What `handle` returned.
+            reply: The result of `handle`.
             request_bytes: The size of the request.
-            used_us: How long it took to decode and `handle` the request, in microseconds. The encoding of the response
-                and later steps are charged with the next request, by `Session.unpaid_us`.
+            used_us: The time to decode and `handle` the request, in microseconds. The encoding of the response and
+                later steps are charged with the next request, by `Session.unpaid_us`.
 
         Returns:
             The reply to send instead, and for how long the shell must not read from the client. A deferred reply may
             also have a pause in its `throttle_time_ms` when it is resolved.
         """
-        return self.services.throttling.throttle(
-            context, request, reply, request_bytes=request_bytes, used_us=used_us
+        return throttle(
+            self.services.throttling,
+            context,
+            request,
+            reply,
+            request_bytes=request_bytes,
+            used_us=used_us,
         )
 
     def unsupported_version(self) -> ApiVersionsResponse:
@@ -232,7 +240,7 @@ class Broker:
         Raises:
             ApiError: KAFKA_STORAGE_ERROR.
         """
-        return delete_topic(self.services, topic, now_ms)
+        return delete_topic(self.services.topics, self.services.groups, topic, now_ms)
 
     # Group commit
 
@@ -346,7 +354,7 @@ class Broker:
             self._settling = False
 
     def _unload_groups(self) -> None:
-        """Stop to serve groups and transactions: the first log directory has failed."""
+        """Stop serving groups and transactions: the first log directory has failed."""
         self._groups_are_served = False
         self.services.offsets_topic.unload()
         self.services.transactions.unload()

@@ -17,7 +17,7 @@ class RequestContext(NamedTuple):
     client_address: str
     """The address of the client with its port, for log events."""
     listener_host: str
-    """The local address of the accepted socket. The broker can advertise it, because the client has reached it."""
+    """The local address of the accepted socket. The broker can advertise it, because the client has connected to it."""
     listener_port: int
     session: Session = LOCAL
     """The session of the connection: its listener and its authenticated principal."""
@@ -41,7 +41,7 @@ class Endpoint(NamedTuple):
 
 
 class LatestTime:
-    """The time of the latest call of the broker, for work that goes on after the request that began it."""
+    """The time of the latest call of the broker. Work that outlasts its request reads the time here."""
 
     __slots__ = ("now_ms",)
 

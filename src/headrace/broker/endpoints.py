@@ -16,10 +16,10 @@ class Endpoints:
     __slots__ = ("_advertised",)
 
     def __init__(self, advertised_listeners: str) -> None:
-        """Read `advertised.listeners`.
+        """Parse `advertised.listeners`.
 
         Raises:
-            ConfigError: It is malformed.
+            ConfigError: The setting is malformed.
         """
         self._advertised = {
             name: Endpoint(*address)

@@ -1,12 +1,12 @@
-"""Produced batches that are compressed again, for topics whose `compression.type` is not 'producer'.
+"""The compression of produced batches for topics whose `compression.type` is a codec.
 
-A batch that has the topic's codec already is stored as it comes, whatever its level. Any other is decompressed, each of
-its records is checked, and it is compressed with the topic's codec. That takes up to seconds. Records are checked in
-steps (`headrace.broker.waiting.steps`). A shell with threads lends them for decompression and compression, which let
-go of the interpreter; without threads they take steps too. Small batches are done at once.
+A batch with the codec of its topic is stored unchanged, whatever its level. Any other batch is decompressed, its
+records are checked, and it is compressed with the codec of the topic. That takes up to seconds, so the records are
+checked in steps (`headrace.broker.waiting.steps`). A shell with threads runs decompression and compression in them,
+because both release the interpreter lock. Without threads they take steps, too. Small batches are processed at once.
 
-The order of batches is that of their requests: a connection's next request waits until this one is done. A few batches
-are worked on at a time, which bounds the memory that they take; the others wait in the order in which they came.
+Batches keep the order of their requests: the next request of a connection waits until this one is done. At most
+`BATCHES_MOST` batches are processed at a time, which bounds their memory. The others wait in order of arrival.
 """
 
 from __future__ import annotations
@@ -48,25 +48,26 @@ from headrace.types import Buffer
 T = TypeVar("T")
 
 BATCHES_MOST: Final = 2
-"""Most batches that are worked on at a time."""
+"""The greatest number of batches that are processed at a time."""
 SMALL_BYTES: Final = 256 << 10
-"""Up to so many bytes records are decompressed at once: a millisecond or two."""
+"""The size of the largest batch that is decompressed at once, in bytes: one or two milliseconds."""
 _AT_ONCE: Final = STEP_COST // 10
-"""The greatest cost of a compression at once, without a thread: a millisecond and a half."""
+"""The greatest cost of a compression at once, without a thread: one and a half milliseconds."""
 _RECORD_COST: Final = 400
-"""The cost of checking a record: a microsecond and a half."""
+"""The cost of checking a record: one and a half microseconds."""
 
 RunAside = Callable[[Callable[[], Any], Callable[[Any], object]], object]
-"""Runs the first function in a thread; then, where the broker may be called, the second with its result, and a tick."""
+"""Runs the first function in a thread. Then, in the thread of the broker, calls the second function with the result,
+and `tick`."""
 
 
 class Recompressions:
     """The batches that are compressed again.
 
     Attributes:
-        run_aside: Lends threads; None if the shell has none.
-        small_bytes: Up to how many bytes records are decompressed at once.
-        at_once: What is compressed at once, by its cost.
+        run_aside: Runs work in threads; None if the shell has none.
+        small_bytes: The size of the largest batch that is decompressed at once, in bytes.
+        at_once: The greatest cost of a compression at once.
     """
 
     __slots__ = (
@@ -80,11 +81,11 @@ class Recompressions:
     )
 
     def __init__(self, steps: Steps, purgatory: Purgatory) -> None:
-        """Begin with none.
+        """Begin without batches.
 
         Args:
-            steps: Charges for work in threads.
-            purgatory: Tells those that wait for room.
+            steps: Charges clients for work in threads.
+            purgatory: Delivers the notices to batches that wait for their turn.
         """
         self._steps = steps
         self._purgatory = purgatory
@@ -97,17 +98,17 @@ class Recompressions:
     def recompress(
         self, records: Buffer, target: Target, config: LogConfig, session: Session, now_ms: int
     ) -> Work[Buffer]:
-        """Return a produced batch with the codec of its topic.
+        """Compress a produced batch with the codec of its topic.
 
         Args:
-            records: The batch as the producer sent it; it stays where it is until this is done.
-            target: How the topic's batches are compressed.
+            records: The batch from the producer. It must not change until the work is done.
+            target: The compression of the topic.
             config: The configuration of the partition's log.
-            session: The connection that pays for it.
+            session: The connection that is charged.
             now_ms: The time.
 
         Raises:
-            ApiError: The batch is refused: it is not sound, one of its records is not, or it is too large.
+            ApiError: The batch or one of its records is invalid, or the batch is too large.
         """
         if len(records) >= HEADER_SIZE and _codec_of(records) == target.codec:
             return records
@@ -128,7 +129,7 @@ class Recompressions:
             self._leave()
 
     def _enter(self) -> Work[None]:
-        """Wait until there is room for one more."""
+        """Wait until another batch may be processed."""
         if self._under_way < BATCHES_MOST:
             self._under_way += 1
         else:
@@ -137,20 +138,20 @@ class Recompressions:
             yield turn
 
     def _leave(self) -> None:
-        """Let the next batch have the place of this one."""
+        """Let the next batch begin in place of this one."""
         if self._waiting:
             turn = self._waiting.popleft()
-            self._purgatory.deliver_later(lambda: turn.resolve(None))  # not within this work
+            self._purgatory.deliver_later(lambda: turn.resolve(None))  # after this work
         else:
             self._under_way -= 1
 
     def _decompressed(
         self, header: BatchHeader, batch: Buffer, most: int, session: Session
     ) -> Work[Buffer]:
-        """Return the records of a batch, decompressed.
+        """Decompress the records of a batch.
 
         Raises:
-            ApiError: INVALID_RECORD, or MESSAGE_TOO_LARGE.
+            ApiError: INVALID_RECORD or MESSAGE_TOO_LARGE.
         """
         source, codec = memoryview(batch)[HEADER_SIZE:], Compression(header.compression)
         if codec is Compression.NONE:
@@ -172,7 +173,7 @@ class Recompressions:
             raise InvalidRecordError(str(error)) from error
 
     def _compressed(self, target: Target, data: Buffer, session: Session) -> Work[Buffer]:
-        """Return the records of a batch, compressed."""
+        """Compress the records of a batch."""
         codec, level = target.codec, target.level
         if codec is Compression.NONE:
             return data
@@ -186,12 +187,12 @@ class Recompressions:
     def _aside(
         self, work: Callable[[], bytes], session: Session, cost: Callable[[bytes], int]
     ) -> Work[bytes]:
-        """Return what some work in a thread returns.
+        """Run work in a thread and return its result.
 
         Args:
             work: The work.
-            session: The connection that pays for it.
-            cost: What it costs, by its result.
+            session: The connection that is charged.
+            cost: Returns the cost of the work for its result.
 
         Raises:
             Exception: The work has raised it.
@@ -216,7 +217,7 @@ def _codec_of(batch: Buffer) -> int:
 def _decompressed_if_small(
     codec: Compression, source: Buffer, most: int, small: int
 ) -> bytes | None:
-    """Return decompressed records; None if they are so many that decompression takes its time."""
+    """Decompress records; return None if decompression would take too long."""
     limit = min(most, small)
     if len(source) > limit:
         return None
@@ -229,7 +230,7 @@ def _decompressed_if_small(
 
 
 def _counting(work: Generator[int, None, T], cost: float) -> Work[T]:
-    """Do some work whose pieces are counts; `cost` is what one costs."""
+    """Run work that yields counts. `cost` is the cost of one counted item."""
     while True:
         try:
             count = next(work)
@@ -240,7 +241,7 @@ def _counting(work: Generator[int, None, T], cost: float) -> Work[T]:
 
 
 def _attempt(work: Callable[[], bytes]) -> bytes | Exception:
-    """Return the result of some work, or what it has raised: after both the next batch gets its place."""
+    """Return the result or the exception of some work. After both, the next batch begins."""
     try:
         return work()
     except Exception as error:  # noqa: BLE001 - raised again where the broker waits for the work

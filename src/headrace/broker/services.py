@@ -1,7 +1,8 @@
-"""The parts of an open broker: what the handlers may use.
+"""The parts of an open broker, which the handlers may use.
 
 `open_services` makes all of them when the broker opens. The record does not change afterwards, and no part of it is
-ever missing. What changes while the broker runs changes inside a part: the configuration is `services.settings.config`.
+ever missing. State that changes while the broker runs is inside a part: the configuration is
+`services.settings.config`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from headrace.broker.apis import AdvertisedApis
 from headrace.broker.configs.broker_settings import BrokerSettings
 from headrace.broker.configs.loggers import Loggers
 from headrace.broker.context import LatestTime
-from headrace.broker.coordinators.group_settings import GroupSettings, consumer_times
+from headrace.broker.coordinators.group_settings import StoredGroupSettings, consumer_times
 from headrace.broker.coordinators.group_topics import GroupTopics, load_assignors
 from headrace.broker.coordinators.internal_log import InternalLog
 from headrace.broker.coordinators.offsets_topic import OffsetsTopic
@@ -37,7 +38,7 @@ from headrace.broker.partitions.topics import Topics
 from headrace.broker.quotas.client_quotas import ClientQuotas
 from headrace.broker.quotas.throttling import Throttling
 from headrace.broker.recompression import Recompressions
-from headrace.broker.scheduled.deliveries import Deliveries
+from headrace.broker.scheduled_records import Deliveries
 from headrace.broker.topic_names import OFFSETS_TOPIC
 from headrace.broker.waiting.delayed_fetch import WaitingFetches
 from headrace.broker.waiting.fetch_sessions import FetchSessions
@@ -94,14 +95,14 @@ class Services:
         leader_epoch: The leader epoch of this start; every start has the next one.
         endpoints: The addresses that clients connect to.
         audit: Writes the audit log.
-        authenticator: SASL.
+        authenticator: Authenticates clients by SASL.
         credentials: The passwords of SCRAM and PLAIN.
-        authorizer: The ACLs.
+        authorizer: The ACLs and the decisions by them.
         permissions: The permission checks of the handlers.
         quotas: The quotas of clients.
         throttling: The rates of clients, and the pauses of those above their quotas.
         purgatory: The delayed requests.
-        waiting_fetches: The delayed fetches by connection, and what they hold in memory.
+        waiting_fetches: The delayed fetches by connection, and their memory.
         fetch_sessions: The fetch sessions.
         steps: The requests that are handled in steps.
         recompressions: The produced batches that are compressed again.
@@ -142,7 +143,7 @@ class Services:
     deletion: PartitionDeletion
     topics: Topics
     deliveries: Deliveries
-    group_settings: GroupSettings
+    group_settings: StoredGroupSettings
     groups: GroupCoordinator
     offsets_topic: OffsetsTopic
     producer_ids: ProducerIds
@@ -150,7 +151,7 @@ class Services:
 
 
 def open_services(static: BrokerConfig, environment: Environment, apis: AdvertisedApis) -> Services:
-    """Make the services, and load what they keep in the metadata store. Topics, logs and groups are not loaded yet.
+    """Make the services, and load their state from the metadata store. Topics, logs and groups are not loaded yet.
 
     Raises:
         ConfigError: The configuration is invalid: `advertised.listeners`, OAUTHBEARER without keys, or an unknown
@@ -219,7 +220,7 @@ class _Stored(NamedTuple):
     authorizer: Authorizer
     credentials: ScramCredentials
     authenticator: Authenticator
-    group_settings: GroupSettings
+    group_settings: StoredGroupSettings
     endpoints: Endpoints
 
 
@@ -240,7 +241,7 @@ def _load_stored(static: BrokerConfig, environment: Environment) -> _Stored:
         authenticator=Authenticator(
             static, credentials, purgatory, entropy=entropy, journal=journal, audit=audit
         ),
-        group_settings=GroupSettings(metadata, journal),
+        group_settings=StoredGroupSettings(metadata, journal),
         endpoints=Endpoints(static.advertised_listeners),
     )
     metadata.begin()

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 from headrace.config.listeners import SecurityProtocol
 from headrace.security.mechanisms import SaslServer
 from headrace.security.principal import ANONYMOUS, Principal
-
-NEVER_MS: Final = 1 << 62
-"""A time that is never reached, in milliseconds."""
+from headrace.types import NEVER_MS
 
 
 class SaslExchange:

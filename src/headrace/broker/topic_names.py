@@ -1,4 +1,4 @@
-"""Which topic names are allowed: they become directory names, so nothing that is not allowed may pass.
+"""The rules for topic names. Names become directory names, so no other name may pass.
 
 The rules are Kafka's (`org.apache.kafka.common.internals.Topic`).
 """
@@ -20,10 +20,10 @@ _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def check_topic_name(name: str) -> None:
-    """Refuse a name that no topic may have.
+    """Refuse a name that a topic cannot have.
 
     Raises:
-        InvalidTopicError: With the reason.
+        InvalidTopicError: The message has the reason.
     """
     if not name:
         raise InvalidTopicError("the topic name is empty")
@@ -33,24 +33,24 @@ def check_topic_name(name: str) -> None:
         raise InvalidTopicError(f"the topic name is longer than {NAME_LIMIT} characters")
     if _LEGAL.fullmatch(name) is None:
         raise InvalidTopicError(
-            f"the topic name {name!r} holds a character other than ASCII letters, digits, '.', '_' and '-'"
+            f"the topic name {name!r} has a character other than ASCII letters, digits, '.', '_' and '-'"
         )
 
 
 def schedule_of(topic_partition: TopicPartition) -> TopicPartition:
-    """Return what the schedule of a partition is called, as a log: no topic can have the name."""
+    """Return the directory name of a partition's schedule. It is no valid topic name."""
     return TopicPartition(f"~{topic_partition.topic}", topic_partition.partition)
 
 
 def metric_name(name: str) -> str:
-    """Return the name as Kafka's metrics show it; two topics must not share one."""
+    """Return the name in Kafka's metrics. Two topics must not have the same one."""
     return name.replace(".", "_")
 
 
 class DeletedNames:
-    """The names of topics that were deleted, until a client asks for a topic of that name.
+    """The names of deleted topics, until a client asks for a topic of that name.
 
-    A name is remembered without a time limit, and not over a restart. When there are too many, the oldest is forgotten.
+    A name is remembered without a time limit, but not over a restart. If there are too many, the oldest is forgotten.
     """
 
     __slots__ = ("_names",)
@@ -66,5 +66,5 @@ class DeletedNames:
             del self._names[next(iter(self._names))]
 
     def forget(self, name: str) -> bool:
-        """Forget a name, and return whether it was there."""
+        """Forget a name. Return whether it was remembered."""
         return name in self._names and self._names.pop(name) is None

@@ -13,14 +13,15 @@ USER: Final = "User"
 _ANOTHER: Final = re.compile(rf",\s*{USER}:")
 
 AUTHORIZERS: Final = ("", "headrace", "org.apache.kafka.metadata.authorizer.StandardAuthorizer")
-"""The values of `authorizer.class.name`: they switch on the one authorizer there is. Nothing is ever loaded by name."""
+"""The values of `authorizer.class.name`. Each non-empty value enables the one authorizer of Headrace. No class is
+loaded."""
 
 
 def parse_super_users(text: str) -> frozenset[str]:
-    """Read `super.users`: principals with semicolons between, since names of certificates have commas.
+    """Parse `super.users`: principals separated by semicolons, because names in certificates contain commas.
 
     Raises:
-        ConfigError: One is not User:NAME, or looks as if it were to be two.
+        ConfigError: An entry is not User:NAME, or looks like two principals.
     """
     users = frozenset(filter(None, map(str.strip, text.split(";"))))
     for user in sorted(users):
@@ -29,7 +30,7 @@ def parse_super_users(text: str) -> frozenset[str]:
             raise ConfigError(f"{user[:100]!r} is no principal: write User:{user[:100]}")
         if kind != USER or name != name.strip():
             raise ConfigError(
-                f"{user[:100]!r} would be nobody: write {USER}:{name.strip()[:100]}, in this spelling"
+                f"{user[:100]!r} would match no user: write {USER}:{name.strip()[:100]}, in this spelling"
             )
         if _ANOTHER.search(name):
             raise ConfigError(

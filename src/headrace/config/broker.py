@@ -18,7 +18,7 @@ from headrace.config.options import (
     parse_value,
     unknown_key,
 )
-from headrace.config.security import SecurityConfig, split_overrides
+from headrace.config.security import BrokerSecurityConfig, split_overrides
 from headrace.config.topic import TOPIC_OPTIONS, TopicConfig
 from headrace.errors import ConfigError, InvalidRequestError
 
@@ -27,7 +27,7 @@ _DEFAULT_TOPIC: Final = TopicConfig()
 
 
 def _default_of(topic_option: str) -> Any:
-    """Declare the broker's option that gives a topic's option its default."""
+    """Declare the broker option with the default of a topic option."""
     described = TOPIC_OPTIONS[topic_option]
     return field(
         default=getattr(_DEFAULT_TOPIC, topic_option.replace(".", "_")),
@@ -43,12 +43,12 @@ def _default_of(topic_option: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig(SecurityConfig):
+class BrokerConfig(BrokerSecurityConfig):
     """The settings of a broker. A change of a `dynamic` option while the broker runs gives the broker a new object."""
 
     advertised_listeners: str = option(
         "",
-        "The addresses that the broker tells to clients: NAME://host:port, one for each listener, separated "
+        "The addresses that the broker returns to clients: NAME://host:port, one for each listener, separated "
         "by commas. Clients of a listener without an entry get the address to which they connected. This is "
         "right on one node, unless a proxy or a port mapping lies between.",
     )
@@ -410,15 +410,16 @@ BROKER_ALIASES: Final[Mapping[str, tuple[str, int]]] = {
     "log.roll.jitter.hours": ("log.roll.jitter.ms", 3_600_000),
     "node.id": ("broker.id", 1),
 }
-"""Other names that Kafka has for an option: the option, and the factor that turns the number into the option's unit."""
+"""Kafka's other names of options: the option, and the factor that converts the number into the option's unit."""
 
 
 def parse_broker_config(values: Mapping[str, str | None]) -> BrokerConfig:
     """Build a broker's configuration from text under Kafka's names.
 
+    If a time is set in hours, minutes and milliseconds, the finest unit counts, as in Kafka.
+
     Raises:
-        ConfigError: A key is unknown, a value not acceptable, or two names of one option are given that differ. Of
-            hours, minutes and milliseconds the finest unit counts, as in Kafka.
+        ConfigError: A key is unknown, a value is invalid, or two names of one option have different values.
     """
     plain: dict[str, str | None] = {}
     ours, overrides = split_overrides(values)
@@ -440,8 +441,8 @@ def dynamic_option(name: str) -> Option:
     """Return an option that can be changed while the broker runs.
 
     Raises:
-        ConfigError: There is no such option.
-        InvalidRequestError: It is fixed at the broker's start.
+        ConfigError: The option does not exist.
+        InvalidRequestError: The option is fixed at the start of the broker.
     """
     target, _ = BROKER_ALIASES.get(name, (name, 1))
     if target not in BROKER_OPTIONS:
@@ -457,7 +458,7 @@ def dynamic_option(name: str) -> Option:
 
 
 def _not_ours(name: str) -> ConfigError:
-    """Return the error for a name that no option has: Kafka may have it."""
+    """Return the error for a name that is no option of Headrace. Kafka may have such an option."""
     refused, reason = refused_option(name), accepted_reason(name)
     if refused is not None:
         return refusal(name, refused)
@@ -467,10 +468,10 @@ def _not_ours(name: str) -> ConfigError:
 
 
 def with_dynamic_settings(config: BrokerConfig, settings: Mapping[str, str]) -> BrokerConfig:
-    """Return the configuration with some of its dynamic options changed.
+    """Return the configuration with changed dynamic options.
 
     Raises:
-        ConfigError: An option is unknown or a value not acceptable.
+        ConfigError: An option is unknown, or a value is invalid.
         InvalidRequestError: An option is not dynamic.
     """
     values = {

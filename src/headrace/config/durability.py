@@ -1,9 +1,10 @@
-"""The presets of durability: what an acknowledgement promises, and when data is synced.
+"""The durability presets: what an acknowledgement promises, and when data is synced.
 
 * `fsync`: the batch is on stable storage.
-* `interval:<ms>`: it is in the page cache, and will be on stable storage within that time. It survives the end of the
-  process; a power cut loses at most what was acknowledged within the interval and the duration of one sync.
-* `os`: it is in the page cache. It survives the end of the process, and nothing is promised about a power cut.
+* `interval:<ms>`: the batch is in the page cache, and will be on stable storage within that time. The batch survives
+  the
+  end of the process. A power failure loses at most the batches acknowledged during the interval and one sync.
+* `os`: the batch is in the page cache. It survives the end of the process. A power failure may lose it.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ _INTERVAL: Final = "interval:"
 
 
 def sync_interval_ms(durability: str) -> int | None:
-    """Return after how many milliseconds data is synced: 0 before it is acknowledged, None at no promised time.
+    """Return the promised time until data is synced, in milliseconds.
+
+    0 stands for a sync before the acknowledgement, None for no promise.
 
     Raises:
-        ConfigError: There is no such preset.
+        ConfigError: The preset does not exist.
     """
     if durability == FSYNC:
         return 0

@@ -1,7 +1,7 @@
-"""Broker settings in variables of the environment, as the official image of Apache Kafka takes them (KIP-975).
+"""Broker settings in environment variables, by the rules of the official image of Apache Kafka (KIP-975).
 
-`KAFKA_NUM_PARTITIONS` is `num.partitions`: a `_` stands for a dot, `__` for `_`, and `___` for a hyphen. Other
-variables that begin with `KAFKA_`, such as `KAFKA_OPTS`, are no settings of a broker and are left alone.
+`KAFKA_NUM_PARTITIONS` is `num.partitions`: `_` stands for a dot, `__` for `_`, and `___` for a hyphen. Other variables
+with the prefix `KAFKA_`, such as `KAFKA_OPTS`, are not settings of a broker and are ignored.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ _STORES_OF_THE_IMAGE: Final = frozenset(
     for store in ("KEYSTORE", "TRUSTSTORE", "KEY")
     for what in ("FILENAME", "CREDENTIALS")
 )
-"""Variables by which the image names files in its own directory of secrets."""
+"""The variables with which the image names files in its own directory of secrets."""
 _SIMILAR: Final = 0.85
 
 
 class FromEnvironment(NamedTuple):
-    """Settings of a broker that come from environment variables."""
+    """The settings of a broker in environment variables."""
 
     settings: dict[str, str]
     """The values as text, by Kafka's name of the setting."""
     doubtful: dict[str, str]
-    """Variables whose names resemble a setting, each with what to do about it."""
+    """The variables whose names resemble a setting, each with a remedy."""
 
 
 def option_name(variable: str) -> str:
-    """Return the option that a variable of the environment names; the variable begins with `KAFKA_`."""
+    """Return the option that an environment variable names. The variable has the prefix `KAFKA_`."""
     name = variable.removeprefix(PREFIX)
     return _ESCAPE.sub(lambda match: _ESCAPES[match[0]], name).lower()
 
 
 def from_environment(environment: Mapping[str, str]) -> FromEnvironment:
-    """Return the settings of a broker that variables of the environment give.
+    """Read the settings of a broker from environment variables.
 
     Args:
-        environment: The variables; those without the prefix, and empty ones, are passed over.
+        environment: The variables. Empty variables and those without the prefix are ignored.
     """
     known = {*BROKER_OPTIONS, *BROKER_ALIASES, *DIRECTORY_OPTIONS, *kafka_options()}
     found = FromEnvironment({}, {})
@@ -66,6 +66,6 @@ def from_environment(environment: Mapping[str, str]) -> FromEnvironment:
 
 
 def variable_of(name: str) -> str:
-    """Return the variable of the environment that names an option."""
+    """Return the environment variable that names an option."""
     escapes = {character: escape for escape, character in _ESCAPES.items()}
     return PREFIX + "".join(escapes.get(character, character) for character in name).upper()

@@ -1,7 +1,7 @@
-"""The broker options of Apache Kafka that Headrace does not have: accepted without an effect, or refused.
+"""The broker options of Apache Kafka that Headrace does not have: accepted without effect, or refused.
 
-Every option of Kafka is an option of `BrokerConfig`, another name of one (`BROKER_ALIASES`), the name of the data
-directories, or in one of the two tables here. A test compares them with the list in `kafka_options.txt`.
+Every option of Kafka is an option of `BrokerConfig`, an alias (`BROKER_ALIASES`), the name of the data directories, or
+in one of the two tables here. A test compares them with the list in `kafka_options.txt`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headrace.errors import ConfigError
 
 KAFKA_VERSION: Final = "4.3"
 DIRECTORY_OPTIONS: Final = frozenset({"log.dir", "log.dirs"})
-"""Options that the command line reads itself."""
+"""The options that the command line reads itself."""
 
 _OPTION_OF_LISTENER: Final = re.compile(
     r"listener\.name\.([A-Za-z0-9_-]+)\.(?:(?:plain|gssapi|oauthbearer|scram-sha-(?:256|512))\.)?(.+)"
@@ -31,12 +31,12 @@ _OWN_CONTROLLER: Final = "one broker is its own controller, and keeps its metada
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """An option of Kafka that Headrace refuses, except for values that ask for nothing."""
+    """An option of Kafka that Headrace refuses, except for values without effect."""
 
     reason: str
     """The reason, and what to use in place of the option."""
     harmless: tuple[str, ...] = ("",)
-    """Values that are accepted and do nothing."""
+    """The values that are accepted without effect."""
 
 
 def _table(rows: Mapping[str, str]) -> dict[str, str]:
@@ -193,7 +193,7 @@ ACCEPTED: Final[Mapping[str, str]] = _table(
         ),
     }
 )
-"""Options of Kafka without effect, each with the reason."""
+"""Options of Kafka without effect in Headrace, each with the reason."""
 
 _IN_JAVA: Final = "it names a class of Java, and what that class would forbid would be allowed"
 _ACLS_INSTEAD: Final = f"{_IN_JAVA}; use ACLs and quotas"
@@ -257,28 +257,28 @@ _REMOVED: Final = re.compile(
     r"|metadata\.migration\..*|zookeeper\.metadata\.migration\.enable|offsets\.topic\.version|eligible\.leader\..*"
     r"|quota\.(producer|consumer)\.default|delegation\.token\.master\.key|config\.providers\..*"
 )
-"""Options of releases before 4.0, and of classes that an option names."""
+"""Options of releases before 4.0, and options of classes that another option names."""
 
 
 @cache
 def kafka_options() -> frozenset[str]:
-    """Return the names of all broker options of Apache Kafka, internal ones included."""
+    """Return the names of all broker options of Apache Kafka, including internal ones."""
     text = files("headrace.config").joinpath("kafka_options.txt").read_text("utf-8")
     return frozenset(line for line in text.splitlines() if line and not line.startswith("#"))
 
 
 def part_foreign(values: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Part settings of a broker into those of Headrace and those of Kafka that do nothing here.
+    """Divide settings into those of Headrace and those of Kafka that have no effect in Headrace.
 
-    What a `server.properties` says of a controller in the same process is left out, also of `listeners` and
-    `advertised.listeners`.
+    Settings of a `server.properties` for a controller in the same process are left out. So are the controller's entries
+    in `listeners` and `advertised.listeners`.
 
     Args:
-        values: Text by name.
+        values: The values as text, by name.
 
     Returns:
-        The settings of Headrace, and by name why each of the others does nothing. Names that nobody knows are among
-        the first.
+        The settings of Headrace, including unknown names; and the reasons why the other settings have no effect, by
+        name.
 
     Raises:
         ConfigError: An option of Kafka has a value that Headrace refuses.
@@ -306,15 +306,15 @@ def part_foreign(values: Mapping[str, str]) -> tuple[dict[str, str], dict[str, s
 
 
 def refusal(name: str, refused: Refused) -> ConfigError:
-    """Return the error for an option of Kafka that is refused; its value is not shown."""
+    """Return the error for an option of Kafka that is refused. The message does not contain the value."""
     return ConfigError(f"{name} is not supported: {refused.reason}")
 
 
 def accepted_reason(name: str) -> str | None:
-    """Return why an option of Kafka does nothing here; None for any other name.
+    """Return why an option of Kafka has no effect in Headrace; None for any other name.
 
     Args:
-        name: The name, also of a listener's option: `listener.name.<listener>.<option>`.
+        name: The name. It may be a listener's option: `listener.name.<listener>.<option>`.
     """
     if _LOGIN_OF_LISTENER.fullmatch(name):
         return (
@@ -327,7 +327,7 @@ def accepted_reason(name: str) -> str | None:
 
 
 def refused_option(name: str) -> Refused | None:
-    """Return how an option of Kafka is refused; None for any other name."""
+    """Return the refusal of an option of Kafka; None for any other name."""
     return None if _USERS_OF_PLAIN.fullmatch(name) else REFUSED.get(_plain(name))
 
 
@@ -348,6 +348,6 @@ def _controller_listeners(values: Mapping[str, str]) -> set[str]:
 
 
 def _without(listeners: str, names: set[str]) -> str:
-    """Return a list of listeners without those of some names."""
+    """Return a list of listeners without the listeners of some names."""
     entries = [entry.strip() for entry in listeners.split(",")]
     return ",".join(each for each in entries if each.partition("://")[0].upper() not in names)

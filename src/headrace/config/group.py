@@ -1,6 +1,6 @@
-"""A group's configuration: Kafka's times of consumer groups, and what an administrator attaches the group to.
+"""The configuration of a group: Kafka's times of consumer groups, and Headrace's own settings.
 
-The latter is Headrace's own, under names of its own.
+Headrace's own settings attach a group to topics. Their names begin with `headrace.`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ def _check_assignor(text: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupAttachments:
-    """The settings of a group: topics for members that subscribe to nothing, and times in place of the broker's."""
+    """The settings of a group.
+
+    Topics for members without a subscription, and times that override those of the broker.
+    """
 
     consumer_assignment_interval_ms: int = option(
         0,
@@ -77,7 +80,7 @@ class GroupAttachments:
 
     @property
     def topics(self) -> list[str]:
-        """The topics by name."""
+        """The names of the attached topics."""
         return self.headrace_topics.split(",") if self.headrace_topics else []
 
 
@@ -96,7 +99,7 @@ def group_option(name: str) -> Option:
     """Return the option of a name.
 
     Raises:
-        ConfigError: There is none, or it is one of Kafka's that Headrace has not.
+        ConfigError: The option does not exist, or Headrace does not support this option of Kafka.
     """
     described = GROUP_OPTIONS.get(name)
     if described is not None:
@@ -109,10 +112,10 @@ def group_option(name: str) -> Option:
 
 
 def parse_group_settings(settings: Mapping[str, str]) -> GroupAttachments:
-    """Return what settings mean.
+    """Parse the settings of a group.
 
     Raises:
-        ConfigError: A name is unknown, or a value not acceptable, alone or with the others.
+        ConfigError: A name is unknown, or a value is invalid, alone or with other values.
     """
     for name in settings:
         group_option(name)

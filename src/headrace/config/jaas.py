@@ -1,6 +1,6 @@
-"""`sasl.jaas.config`: a login module of Java with its options, read as data.
+"""`sasl.jaas.config`: a Java login module with its options, parsed as data.
 
-Java would load the class that the entry names, which has been a way to run any code. Here nothing is loaded.
+Java loads the class in this setting, which has been used to run arbitrary code. Headrace loads nothing.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class LoginEntry(NamedTuple):
 
 
 def parse_jaas_entry(text: str) -> LoginEntry:
-    """Read one entry of a JAAS configuration.
+    """Parse one entry of a JAAS configuration.
 
     Raises:
-        ConfigError: The text is no such entry; the message quotes no value.
+        ConfigError: The text is not such an entry. The message contains no values.
     """
     entry = _ENTRY.fullmatch(text.strip())
     if entry is None:
@@ -48,9 +48,9 @@ def parse_jaas_entry(text: str) -> LoginEntry:
 
 
 def plain_users(text: str) -> dict[str, str]:
-    """Return the users of PLAIN that a broker's entry names with `user_<name>="<password>"`, and their passwords.
+    """Return the passwords of PLAIN users, which a broker's entry defines with `user_<name>="<password>"`.
 
-    As in Kafka, `username` and `password` of the entry are what the broker itself would log in with, and no user.
+    As in Kafka, `username` and `password` of the entry do not define a user: with them the broker itself would log in.
 
     Args:
         text: The entry; empty for none.
@@ -76,7 +76,7 @@ def _options(text: str) -> dict[str, str]:
     position = 0
     while position < len(text):
         match = _OPTION.match(text, position)
-        if match is None:  # what stands there may be a secret: it is not shown
+        if match is None:  # not in the message, because it may be a secret
             raise ConfigError(
                 'sasl.jaas.config: options are name="value", and a semicolon ends them'
             )

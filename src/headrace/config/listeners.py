@@ -1,4 +1,4 @@
-"""The listeners of a broker: by name, each with an address and a security protocol."""
+"""The listeners of a broker. Each has a name, an address and a security protocol."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from headrace.errors import ConfigError
 
-ALL_ADDRESSES: Final = "0.0.0.0"  # noqa: S104 - what a listener without a host means
+ALL_ADDRESSES: Final = "0.0.0.0"  # noqa: S104 - the meaning of a listener without a host
 _MAP: Final = "listener.security.protocol.map"
 _ADVERTISED: Final = "advertised.listeners"
 _PORT_LIMIT: Final = 65535
@@ -19,7 +19,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
 class SecurityProtocol(StrEnum):
-    """How a connection is protected, by Kafka's names."""
+    """The protection of a connection, by Kafka's names."""
 
     PLAINTEXT = "PLAINTEXT"
     SSL = "SSL"
@@ -28,17 +28,17 @@ class SecurityProtocol(StrEnum):
 
     @property
     def encrypted(self) -> bool:
-        """Whether TLS lies below the Kafka protocol."""
+        """Whether the connection uses TLS."""
         return self in {SecurityProtocol.SSL, SecurityProtocol.SASL_SSL}
 
     @property
     def sasl(self) -> bool:
-        """Whether a client has to authenticate before anything else."""
+        """Whether a client has to authenticate with SASL first."""
         return self in {SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL}
 
 
 class ListenAddress(NamedTuple):
-    """Where to listen; port 0 lets the system choose."""
+    """The address of a listener. With port 0 the operating system chooses a port."""
 
     host: str
     port: int
@@ -58,7 +58,7 @@ class ListenAddress(NamedTuple):
 
     @property
     def is_wildcard(self) -> bool:
-        """Whether it stands for all addresses of its family."""
+        """Whether the host stands for all addresses of its family."""
         return self.host in {ALL_ADDRESSES, "::"}
 
 
@@ -79,10 +79,10 @@ ANY_PLAINTEXT: Final = Listener(
 
 
 def parse_protocol_map(text: str) -> dict[str, SecurityProtocol]:
-    """Read `listener.security.protocol.map`; the four protocols stand for themselves unless it says otherwise.
+    """Parse `listener.security.protocol.map`. The four protocols are also names, unless the text maps them.
 
     Raises:
-        ConfigError: An entry is not NAME:PROTOCOL, or a name is given twice.
+        ConfigError: An entry is not NAME:PROTOCOL, or a name occurs twice.
     """
     given: dict[str, SecurityProtocol] = {}
     for entry in filter(None, map(str.strip, text.split(","))):
@@ -99,14 +99,14 @@ def parse_protocol_map(text: str) -> dict[str, SecurityProtocol]:
 
 
 def parse_listener(text: str, protocols: Mapping[str, SecurityProtocol]) -> Listener:
-    """Read `HOST:PORT`, `[IPV6]:PORT` or Kafka's `NAME://HOST:PORT` (no host: all addresses).
+    """Parse `HOST:PORT`, `[IPV6]:PORT` or Kafka's `NAME://HOST:PORT`. Without a host, all addresses are meant.
 
     Args:
-        text: One listener; without a name it is PLAINTEXT.
-        protocols: What `parse_protocol_map` returned.
+        text: One listener. Without a name it is PLAINTEXT.
+        protocols: The result of `parse_protocol_map`.
 
     Raises:
-        ConfigError: It is none of them, or the name has no protocol.
+        ConfigError: The text has another form, or the name has no protocol.
     """
     text = text.strip()
     name, separator, address = text.rpartition("://")
@@ -115,22 +115,22 @@ def parse_listener(text: str, protocols: Mapping[str, SecurityProtocol]) -> List
         raise ConfigError(f"listener {text[:200]!r}: {name[:80]!r} is no name of a listener")
     if name not in protocols:
         raise ConfigError(
-            f"listener {text[:200]!r}: which security protocol {name} has is not known; say so with "
+            f"listener {text[:200]!r}: the security protocol of {name} is not known; set it with "
             f"{_MAP}, as in {name}:SSL"
         )
     host, port = split_address(address, f"listener {text[:200]!r}")
     if not host and not separator:
         raise ConfigError(
-            f"listener {text!r}: expected HOST:PORT; for all addresses say {ALL_ADDRESSES}:{port}"
+            f"listener {text!r}: expected HOST:PORT; for all addresses write {ALL_ADDRESSES}:{port}"
         )
     return Listener(name, protocols[name], ListenAddress(host or ALL_ADDRESSES, port))
 
 
 def parse_listeners(text: str, protocols: Mapping[str, SecurityProtocol]) -> tuple[Listener, ...]:
-    """Read Kafka's `listeners`; those of a KRaft controller, named CONTROLLER, are left out.
+    """Parse Kafka's `listeners`. Listeners of a KRaft controller, with the name CONTROLLER, are left out.
 
     Raises:
-        ConfigError: There is none for clients, one is malformed, or two have one name or one port.
+        ConfigError: There is no listener for clients, a listener is malformed, or two listeners have one name or port.
     """
     entries = filter(None, map(str.strip, text.split(",")))
     ours = [entry for entry in entries if not entry.upper().startswith("CONTROLLER:")]
@@ -148,7 +148,7 @@ def parse_listeners(text: str, protocols: Mapping[str, SecurityProtocol]) -> tup
 def _check_apart(one: Listener, other: Listener) -> None:
     if one.name == other.name:
         raise ConfigError(
-            f"listeners: the name {one.name} is given twice; give each listener a name of its own, and its protocol "
+            f"listeners: the name {one.name} is given twice; give each listener its own name, and map it to a protocol "
             f"with {_MAP}"
         )
     if one.address.port != other.address.port or one.address.port == 0:
@@ -160,10 +160,10 @@ def _check_apart(one: Listener, other: Listener) -> None:
 
 
 def parse_advertised(text: str) -> dict[str, ListenAddress]:
-    """Read `advertised.listeners`: the address that the broker gives to clients of a listener, by the listener's name.
+    """Parse `advertised.listeners`: the addresses that the broker returns to the clients of a listener, by its name.
 
     Raises:
-        ConfigError: An entry is not NAME://HOST:PORT, no client could connect to it, or a name is given twice.
+        ConfigError: An entry is not NAME://HOST:PORT, clients cannot connect to it, or a name occurs twice.
     """
     advertised: dict[str, ListenAddress] = {}
     for entry in filter(None, map(str.strip, text.split(","))):
@@ -186,10 +186,10 @@ def parse_advertised(text: str) -> dict[str, ListenAddress]:
 
 
 def split_address(text: str, what: str) -> tuple[str, int]:
-    """Split `HOST:PORT` or `[IPV6]:PORT`; the host may be empty.
+    """Split `HOST:PORT` or `[IPV6]:PORT`. The host may be empty.
 
     Raises:
-        ConfigError: It is neither; the message begins with `what`.
+        ConfigError: The text has another form. The message begins with `what`.
     """
     host, colon, port = text.rpartition(":")
     if not colon or not _PORT.fullmatch(port) or int(port) > _PORT_LIMIT:

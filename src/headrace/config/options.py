@@ -1,8 +1,7 @@
-"""Descriptions of configuration fields: documentation, type, bounds, other names.
+"""The declarations of settings: documentation, type, limits, other names.
 
-A configuration is a frozen dataclass; every field is declared with `option(...)`, which keeps an `Option` in the
-field's metadata. Parsing from text, the answer to DescribeConfigs and the generated reference all read the same
-table.
+A configuration is a frozen dataclass. Each field is declared with `option(...)`, which stores an `Option` in the
+metadata of the field. Parsing, the response to DescribeConfigs and the generated reference read these declarations.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ C = TypeVar("C")
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 TEXT_LIMIT: Final = 16 * 1024
-"""Longest value accepted from outside, in characters, unless the option says otherwise."""
+"""The length of the longest accepted value, in characters, unless the option has its own limit."""
 
 
 class OptionType(IntEnum):
-    """Kafka's numbers for the type of a configuration value (DescribeConfigs v3)."""
+    """Kafka's numbers of the types of settings (DescribeConfigs v3)."""
 
     BOOLEAN = 1
     STRING = 2
@@ -37,7 +36,7 @@ class OptionType(IntEnum):
 
 
 class Source(IntEnum):
-    """Kafka's numbers for where a value comes from (DescribeConfigs v1)."""
+    """Kafka's numbers of the sources of values (DescribeConfigs v1)."""
 
     TOPIC = 1
     DYNAMIC_BROKER = 2
@@ -50,7 +49,7 @@ class Source(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One configuration field, as a user sees it."""
+    """The declaration of one setting."""
 
     type: OptionType
     documentation: str
@@ -58,17 +57,17 @@ class Option:
     maximum: float | None = None
     choices: tuple[str, ...] = ()
     unsupported: Mapping[str, str] = field(default_factory=dict)
-    """Values that Kafka knows and Headrace refuses, with the reason."""
+    """The values of Kafka that Headrace refuses, each with the reason."""
     broker_name: str | None = None
-    """For a topic's option: the broker's option that gives the default."""
+    """The broker option with the default of a topic option; None if there is none."""
     dynamic: bool = False
-    """For a broker's option: whether it can be changed while the broker runs."""
+    """Whether a broker option can be changed while the broker runs."""
     check: Callable[[str], object] | None = None
-    """Raises ConfigError, without the option's name, when the text of a value is not acceptable."""
+    """Raises ConfigError, without the option's name, if the text of a value is invalid; None if every text is valid."""
     sensitive: bool = False
-    """Whether the value is a secret: shown to nobody, in no repr, no error and no answer."""
+    """Whether the value is a secret. It never appears in a repr, an error message or a response."""
     text_limit: int = TEXT_LIMIT
-    """Longest value accepted from outside, in characters."""
+    """The length of the longest accepted value, in characters."""
 
 
 def option(
@@ -90,20 +89,19 @@ def option(
     """Declare one field of a configuration dataclass.
 
     Args:
-        default: The value when nobody set it; it also decides the type.
-        documentation: What it means to a user.
-        type: The type, where the default does not tell it.
-        minimum: Smallest number accepted.
-        maximum: Largest number accepted.
-        choices: For text: the words accepted; for a list: the words it may hold.
-        unsupported: Words that are refused with the reason given.
-        broker_name: The broker's option with the same meaning.
-        stored_only: Why the value is kept and reported but not acted on yet.
-        dynamic: Whether a broker's option can be changed while the broker runs.
-        check: For text that is not one of a few words, and for numbers that have more than two bounds: raises
-            ConfigError when the text is not acceptable.
+        default: The default value. It also determines the type.
+        documentation: The meaning of the setting, for users.
+        type: The type, if it does not follow from the default.
+        minimum: The smallest accepted number.
+        maximum: The largest accepted number.
+        choices: The accepted words of a text, or of the entries of a list.
+        unsupported: The words that are refused, each with the reason.
+        broker_name: The broker option with the same meaning.
+        stored_only: Why the setting is stored and reported, but has no effect yet.
+        dynamic: Whether a broker option can be changed while the broker runs.
+        check: Raises ConfigError if a text is invalid; for texts without `choices`, and for numbers with other limits.
         sensitive: Whether the value is a secret.
-        text_limit: Longest value accepted, in characters.
+        text_limit: The length of the longest accepted value, in characters.
     """
     if stored_only is not None:
         documentation = f"{documentation} Accepted and stored, but not acted on yet: {stored_only}."
@@ -148,10 +146,10 @@ def options_of(config: type[Any]) -> dict[str, Option]:
 
 
 def parse_value(name: str, described: Option, text: str) -> Value:
-    """Turn text into the value of one option.
+    """Parse the text of one option.
 
     Raises:
-        ConfigError: The text is not of the type, out of bounds, or a value that is not supported.
+        ConfigError: The text has another type, is out of range, or is a value that is not supported.
     """
     text = text.strip()
     if len(text) > described.text_limit:
@@ -161,7 +159,7 @@ def parse_value(name: str, described: Option, text: str) -> Value:
     try:
         return _parse_text(name, described, text)
     except ConfigError:
-        # Without the cause: what a check says of a value may quote it.
+        # Without the cause: its message may contain the value.
         raise ConfigError(
             f"{name}: the value is not acceptable (it is a secret and not shown)"
         ) from None
@@ -207,13 +205,13 @@ def _run_check(name: str, described: Option, text: str) -> None:
 
 def _parse_number(name: str, described: Option, text: str) -> int | float:
     word = "a number" if described.type is OptionType.DOUBLE else "an integer"
-    # int() takes "1_000" and the digits of other scripts, which Kafka does not.
+    # int() accepts "1_000" and the digits of other scripts, which Kafka does not accept.
     plain = text if text.isascii() and "_" not in text else ""
     try:
         number = float(plain) if described.type is OptionType.DOUBLE else int(plain)
     except ValueError:
         raise ConfigError(f"{name}: expected {word}, got {text[:40]!r}") from None
-    # Written so that a NaN, which compares false with everything, is refused too.
+    # In this form a NaN, which compares false with everything, is refused, too.
     if described.minimum is not None and not number >= described.minimum:
         raise ConfigError(f"{name}: must be at least {described.minimum}, got {number}")
     if described.maximum is not None and not number <= described.maximum:
@@ -223,14 +221,14 @@ def _parse_number(name: str, described: Option, text: str) -> int | float:
 
 
 def render_value(value: Value) -> str:
-    """Return a value as Kafka writes it."""
+    """Render a value as Kafka writes it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)
 
 
 def unknown_key(name: str, known: Iterable[str]) -> ConfigError:
-    """Return the error for a key that no option has, with the nearest names that exist."""
+    """Return the error for an unknown key, with the nearest known keys."""
     near = difflib.get_close_matches(name[:200], list(known), n=2, cutoff=0.6)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     return ConfigError(f"unknown configuration {name[:200]!r}{hint}")
@@ -246,11 +244,11 @@ def parse(
 
     Args:
         config: The dataclass.
-        values: Text by Kafka's name; None means "the default".
-        defaults: Values, by attribute, that stand in for the class's own defaults.
+        values: The values as text, by Kafka's name; None stands for the default.
+        defaults: The defaults that replace those of the class, by attribute.
 
     Raises:
-        ConfigError: A key is unknown or a value is not acceptable.
+        ConfigError: A key is unknown, or a value is invalid.
     """
     options = options_of(config)
     parsed: dict[str, Any] = dict(defaults or {})

@@ -1,6 +1,6 @@
-"""Java properties files, as far as the configuration files of Kafka use the format.
+"""Java properties files, to the extent that Kafka's configuration files use the format.
 
-What cannot be read is named by its line's number and never quoted: the line may hold a password.
+Error messages have the number of a line, and never its text: the line may contain a password.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _LETTERS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def parse_properties(text: str, where: str) -> dict[str, str]:
-    """Read the text of a properties file; blanks around a value are not part of it.
+    """Parse the text of a properties file. Spaces around a value are not part of it.
 
     Args:
-        text: The file's content.
-        where: The file's name, for errors.
+        text: The content of the file.
+        where: The name of the file, for error messages.
 
     Raises:
         ConfigError: A line is not KEY=VALUE.
@@ -37,9 +37,9 @@ def parse_properties(text: str, where: str) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield lines with those that continue them, without comments, each with the number of its first one."""
+    """Yield each line with its continuation lines and the number of its first line, without comments."""
     begun, pending = 0, ""
-    # Only these end a line: str.splitlines knows more, and they may be part of a password.
+    # Only these characters end a line. str.splitlines knows more, which may be part of a password.
     for number, raw in enumerate(re.split(r"\r\n|\n|\r", text), 1):
         line = raw.strip(" \t\f")
         if not pending and (not line or line[0] in "#!"):
@@ -58,7 +58,7 @@ def _unescaped(text: str) -> str:
     if "\\" not in text:
         return text
     meant = _ESCAPE.sub(_meant, text)
-    # A character beyond 16 bits is two escapes.
+    # A character beyond 16 bits is written as two escapes.
     return meant.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
 
 

@@ -1,4 +1,4 @@
-"""Kinds of resources that have a configuration, by Kafka's numbers."""
+"""The kinds of resources that have a configuration, by Kafka's numbers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class ConfigResourceType(IntEnum):
-    """A kind of resource, as Kafka's `ConfigResource.Type`."""
+    """The kind of a resource, as Kafka's `ConfigResource.Type`."""
 
     TOPIC = 2
     BROKER = 4

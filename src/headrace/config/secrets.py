@@ -1,9 +1,9 @@
-"""Secrets by reference: a setting's value that says where the secret is, instead of being it.
+"""References to secrets: a value names the place of the secret in place of the secret itself.
 
-`${env:NAME}` is a variable of the environment, `${file:/path}` the text of a file, `${file:/path:key}` an entry of a
-properties file, `${dir:/path:file}` the text of a file in a directory. These are Kafka's configuration providers
-(KIP-297, KIP-421) under their usual names, without classes to name: nothing that a configuration says is ever loaded.
-A reference may be a part of a value. What it stands for is taken as it is, and not searched for references again.
+`${env:NAME}` is an environment variable, `${file:/path}` the text of a file, `${file:/path:key}` an entry of a
+properties file, and `${dir:/path:file}` the text of a file in a directory. These are Kafka's configuration providers
+(KIP-297, KIP-421) under their usual names. A configuration cannot name classes to load. A reference may be a part of a
+value. References in the resolved text are not resolved again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headrace.config.properties_file import parse_properties
 from headrace.errors import ConfigError
 
 SIZE_LIMIT: Final = 1 << 20
-"""Largest file with a secret, in bytes: a chain of certificates is far smaller."""
+"""The size of the largest file with a secret, in bytes. A chain of certificates is far smaller."""
 _SECRET_NAME: Final = re.compile(
     r"(.*\.)?(password|secret|token|jaas\.config|ssl\.key\.pem|ssl\.keystore\.key)"
 )
@@ -30,28 +30,28 @@ Warn = Callable[[str], object]
 
 
 def is_secret(name: str) -> bool:
-    """Return whether the value of a setting is a secret, as far as the name tells: a broker's or a client's."""
+    """Return whether the value of a broker or client setting is a secret, judging by the name."""
     return _SECRET_NAME.fullmatch(name.replace("_", ".")) is not None
 
 
 def has_reference(value: str) -> bool:
-    """Return whether a value refers to something instead of being it."""
+    """Return whether a value contains a reference."""
     return _REFERENCE.search(value) is not None
 
 
 def resolve_references(
     settings: Mapping[str, str], warn: Warn, environment: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Return settings with every reference replaced by what it stands for.
+    """Replace all references in settings.
 
     Args:
-        settings: Text by name.
-        warn: Called with the path of every file among them that everybody on the machine may read.
-        environment: The environment; None is the process's.
+        settings: The values as text, by name.
+        warn: Called with the path of each referenced file that every user of the machine can read.
+        environment: The environment variables; None stands for those of the process.
 
     Raises:
-        ConfigError: What a reference names is not there, or cannot be read; the message has the reference, and nothing
-            of what it stands for.
+        ConfigError: The target of a reference does not exist or cannot be read. The message has the reference, but
+            nothing of its target.
     """
     environment = os.environ if environment is None else environment
     resolved = {}
@@ -62,7 +62,7 @@ def resolve_references(
 
 
 def warn_if_exposed(path: Path, warn: Warn) -> None:
-    """Call `warn` if everybody on the machine may read a file."""
+    """Call `warn` if every user of the machine can read a file."""
     try:
         mode = path.stat().st_mode
     except OSError:
@@ -72,11 +72,11 @@ def warn_if_exposed(path: Path, warn: Warn) -> None:
 
 
 def warn_of_secrets(path: Path, settings: Mapping[str, str], warn: Warn) -> None:
-    """Call `warn` if a file of settings holds a secret itself and everybody on the machine may read it.
+    """Call `warn` if a settings file contains a secret itself and every user of the machine can read the file.
 
     Args:
         path: The file.
-        settings: What is in it, references not replaced.
+        settings: The content of the file with unresolved references.
         warn: Called with the path.
     """
     if any(
@@ -125,7 +125,7 @@ def _of_directory(place: str, warn: Warn) -> str:
     directory, _, name = place.rpartition(":")
     if not directory or not name:
         raise ConfigError("expected ${dir:/path:file}")
-    if name != os.path.basename(name) or name in {".", ".."}:  # noqa: PTH119 - Path drops a "." in front
+    if name != os.path.basename(name) or name in {".", ".."}:  # noqa: PTH119 - Path removes a leading "."
         raise ConfigError("the part behind the colon has to be the name of a file in the directory")
     return _text(Path(directory, name), warn).removesuffix("\n").removesuffix("\r")
 
@@ -141,6 +141,8 @@ def _text(path: Path, warn: Warn) -> str:
         raise ConfigError(f"the file is larger than {SIZE_LIMIT} bytes")
     warn_if_exposed(path, warn)
     try:
-        return content.decode("utf-8-sig")  # editors of Windows begin a file with a mark
+        return content.decode(
+            "utf-8-sig"
+        )  # editors on Windows write a byte order mark at the start
     except UnicodeDecodeError:
         raise ConfigError("the file is not text in UTF-8") from None

@@ -1,7 +1,7 @@
 """The settings of a broker for listeners, encryption, authentication and ACLs, under Kafka's names.
 
-They are part of `BrokerConfig`. Most of them can have another value for one listener, `listener.name.<name>.<option>`:
-`SecurityConfig.for_listener` returns the settings that apply there.
+They are part of `BrokerConfig`. Most of them can have another value for one listener: `listener.name.<name>.<option>`.
+`BrokerSecurityConfig.for_listener` returns the settings of one listener.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _OLD_TLS: Final = dict.fromkeys(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SecurityConfig:
-    """The options of a broker that have to do with security."""
+class BrokerSecurityConfig:
+    """The security options of a broker."""
 
     allow_everyone_if_no_acl_found: bool = option(
         default=False,
@@ -206,10 +206,10 @@ class SecurityConfig:
         check=parse_super_users,
     )
     listener_overrides: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    """Settings of single listeners: pairs of `name.option`, with the name in lower case, and the value as text."""
+    """The settings of single listeners: pairs of `name.option`, with the name in lower case, and the value as text."""
 
     def for_listener(self, name: str) -> Self:
-        """Return the settings that apply to one listener."""
+        """Return the settings of one listener."""
         prefix = name.lower() + "."
         own: dict[str, Any] = {
             key.removeprefix(prefix).replace(".", "_"): text
@@ -222,7 +222,7 @@ class SecurityConfig:
         return replace(self, **own) if own else self
 
 
-SECURITY_OPTIONS: Final[Mapping[str, Option]] = options_of(SecurityConfig)
+SECURITY_OPTIONS: Final[Mapping[str, Option]] = options_of(BrokerSecurityConfig)
 
 _NOT_PER_LISTENER: Final = frozenset(
     {
@@ -237,10 +237,10 @@ _NOT_PER_LISTENER: Final = frozenset(
 def split_overrides(
     values: Mapping[str, str | None],
 ) -> tuple[dict[str, str | None], tuple[tuple[str, str], ...]]:
-    """Part settings into those of the broker and those of single listeners, which are checked.
+    """Divide settings into those of the broker and those of single listeners. The latter are checked.
 
     Raises:
-        ConfigError: A key is not `listener.name.<name>.<option>`, is given twice, or its value is not acceptable.
+        ConfigError: A key is not `listener.name.<name>.<option>` or occurs twice, or its value is invalid.
     """
     plain: dict[str, str | None] = {}
     overrides: dict[str, str] = {}
@@ -257,7 +257,9 @@ def split_overrides(
                 key, [f"{LISTENER_PREFIX}{name}.{known}" for known in SECURITY_OPTIONS]
             )
         if option_name in _NOT_PER_LISTENER:
-            raise ConfigError(f"{key}: {option_name} counts for the whole broker; set it so")
+            raise ConfigError(
+                f"{key}: {option_name} applies to the whole broker; set it without the prefix"
+            )
         if text is None:
             continue
         if len(text) > TEXT_LIMIT:

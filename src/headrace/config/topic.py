@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from headrace.config.broker import BrokerConfig
 
 LONGEST_DELAY_MS: Final = 253_402_300_799_999
-"""No due time lies beyond the year 9999."""
+"""The end of the year 9999, in milliseconds since 1970. No delivery time is later."""
 
 
 def _check_strategy(name: str) -> None:
-    """Check a name, of which nothing else is known here; empty means none."""
+    """Check the form of a name of a serde, a partitioner or a storage. An empty name means none."""
     if name:
         check_name(name)
 
@@ -39,7 +39,7 @@ def _check_gzip_level(text: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
-    """The effective configuration of one topic: its own settings over the broker's defaults."""
+    """The effective configuration of one topic: its own settings, and the broker's defaults."""
 
     cleanup_policy: str = option(
         "delete",
@@ -311,18 +311,21 @@ class TopicConfig:
 
     @property
     def compacts(self) -> bool:
-        """Whether the last record of each key is kept."""
+        """Whether the topic keeps the last record of each key."""
         return "compact" in self.cleanup_policy.split(",")
 
     @property
     def max_delay_ms(self) -> int | None:
-        """How long records may be delayed; None if they cannot be."""
+        """The longest delay of a scheduled record in milliseconds; None if the topic schedules no records."""
         enabled = self.headrace_delay_enable and not self.compacts
         return self.headrace_delay_max_ms if enabled else None
 
     @property
     def sync_interval_ms(self) -> int | None:
-        """After how many milliseconds records are synced: 0 before they are acknowledged, None at no promised time."""
+        """The time until records are synced, in milliseconds.
+
+        0 for a sync before the acknowledgement, None for no promise.
+        """
         wanted = [sync_interval_ms(self.headrace_durability)]
         if self.flush_messages == 1:
             wanted.append(0)
@@ -349,11 +352,11 @@ UNSUPPORTED_TOPIC_OPTIONS: Final[Mapping[str, str]] = {
     "remote.log.delete.on.disable": _TIERED,
     "remote.storage.enable": _TIERED,
 }
-"""Topic options that Kafka has or had and Headrace has not, with the reason."""
+"""The topic options of Kafka that Headrace does not support, each with the reason."""
 
 
 def topic_defaults(broker_config: BrokerConfig) -> dict[str, Value]:
-    """Return what a topic without settings of its own inherits from the broker, by attribute."""
+    """Return what a topic inherits from the broker for settings that it does not have, by attribute."""
     defaults: dict[str, Value] = {}
     for described in fields(TopicConfig):
         broker_name = described.metadata["option"].broker_name
@@ -377,9 +380,9 @@ def parse_topic_config(
     if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
         raise ConfigError("min.compaction.lag.ms must not be larger than max.compaction.lag.ms")
     if config.headrace_delay_enable and "headrace.delay.enable" in overrides and config.compacts:
-        # What is appended instead of a delayed record has no key.
+        # The record that replaces a scheduled record has no key.
         raise ConfigError("headrace.delay.enable needs cleanup.policy=delete")
     if config.headrace_ttl_enable and "headrace.ttl.enable" in overrides and config.compacts:
-        # A record that expires would bring the one before it to life again.
+        # When a record expired, the previous record of its key would become visible again.
         raise ConfigError("headrace.ttl.enable needs cleanup.policy=delete")
     return config

@@ -1,4 +1,4 @@
-"""Durations and sizes as people write them: `2h30m`, `64MiB`; and settings that are given so."""
+"""Durations and sizes in readable form (`2h30m`, `64MiB`), and settings with such values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400
 _SIZE: Final = re.compile(r"(\d{1,15})([KMGT])i?B?", re.IGNORECASE | re.ASCII)
 _SIZES: Final = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _NAMED_MS: Final = {"ms": 1, "seconds": 1000, "minutes": 60_000, "hours": 3_600_000}
-"""The last word of a setting's name, and how long the unit is that its value counts."""
+"""The last word of a setting's name, and the length of that unit in milliseconds."""
 
 
 def is_duration(text: str) -> bool:
@@ -21,16 +21,16 @@ def is_duration(text: str) -> bool:
 
 
 def duration_ms(text: str) -> int:
-    """Return a duration in milliseconds; only where `is_duration`."""
+    """Return a duration in milliseconds. `is_duration` must be true."""
     return sum(int(count) * _UNITS_MS[unit] for count, unit in _PART.findall(text))
 
 
 def plain_number(name: str, text: str) -> str:
-    """Return the value of a setting as the number that brokers take, where it is given as a duration or a size.
+    """Return the value of a setting as the number that brokers accept, if it is a duration or a size.
 
-    Names that end with `.ms`, `.seconds`, `.minutes` and `.hours` take durations, those that end with `.bytes` sizes:
-    K, M, G and T, with or without `B` or `iB`, count in steps of 1024. Every other text is returned as it is, and so is
-    a duration that is no whole number of the setting's unit.
+    Names that end with `.ms`, `.seconds`, `.minutes` and `.hours` accept durations. Names that end with `.bytes` accept
+    sizes: K, M, G and T are powers of 1024, with or without `B` or `iB`. Any other text is returned unchanged. So is a
+    duration that is not a whole number of the setting's unit.
     """
     kind = name.rpartition(".")[2]
     given = text.strip()

@@ -1,9 +1,9 @@
-"""Access control lists: who may do what to which resource, and which list belongs to a question.
+"""Access control lists (ACLs): which principal is authorized for which operation on which resource.
 
-Kafka's words and numbers. A binding allows or denies one principal, from one host or any, one operation on a resource:
-on the one of that name (LITERAL), on all of a type (LITERAL, `*`) or on all whose names begin with something
-(PREFIXED). Whatever denies wins. Some operations are of no use without others, so allowing them allows those as well;
-denying them does not deny those.
+The words and numbers are Kafka's. A binding allows or denies one operation to one principal, from one host or from any
+host. Its resource pattern is LITERAL (the resource of that name, or all of a type with the name `*`) or PREFIXED (all
+resources whose names have that prefix). A denial wins over a permission. Some operations include others: the permission
+for such an operation allows the included operations too, but its denial does not deny them.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Final, NamedTuple
 from headrace.security.principal import USER
 
 WILDCARD: Final = "*"
-"""Any resource, in the place of a name of a LITERAL binding; or any host."""
+"""Any resource, as the name of a LITERAL binding; or any host."""
 EVERYBODY: Final = f"{USER}:{WILDCARD}"
-"""Any user, in the place of a principal."""
+"""Any user, as the principal of a binding."""
 CLUSTER_NAME: Final = "kafka-cluster"
-"""The only name that the resource CLUSTER has."""
+"""The only name of the resource type CLUSTER."""
 
 
 class Operation(IntEnum):
-    """Kafka's `AclOperation`: what somebody does."""
+    """Kafka's `AclOperation`: an operation on a resource."""
 
     UNKNOWN = 0
     ANY = 1
@@ -42,7 +42,7 @@ class Operation(IntEnum):
     DESCRIBE_TOKENS = 14
     TWO_PHASE_COMMIT = 15
 
-    __hash__ = int.__hash__  # decisions are looked up by it, and an enum's own one is slow
+    __hash__ = int.__hash__  # decisions are looked up by this hash; that of an enum is slow
 
     @classmethod
     def _missing_(cls, value: object) -> Operation | None:
@@ -50,7 +50,7 @@ class Operation(IntEnum):
 
 
 class ResourceType(IntEnum):
-    """Kafka's `ResourceType`: what it is done to."""
+    """Kafka's `ResourceType`: the type of a resource."""
 
     UNKNOWN = 0
     ANY = 1
@@ -61,7 +61,7 @@ class ResourceType(IntEnum):
     DELEGATION_TOKEN = 6
     USER = 7
 
-    __hash__ = int.__hash__  # decisions are looked up by it, and an enum's own one is slow
+    __hash__ = int.__hash__  # decisions are looked up by this hash; that of an enum is slow
 
     @classmethod
     def _missing_(cls, value: object) -> ResourceType | None:
@@ -69,7 +69,7 @@ class ResourceType(IntEnum):
 
 
 class PatternType(IntEnum):
-    """Kafka's `PatternType`: how a binding's name is meant. ANY and MATCH are for filters."""
+    """Kafka's `PatternType`: the meaning of a binding's resource name. ANY and MATCH are for filters only."""
 
     UNKNOWN = 0
     ANY = 1
@@ -117,12 +117,12 @@ class AclBinding(NamedTuple):
     principal: str
     """The principal as Kafka writes it: `User:alice`, or `User:*` for all users."""
     host: str
-    """An address, or `*` for any."""
+    """The address of a client, or `*` for any address."""
     operation: Operation
     permission: Permission
 
     def covers(self, resource_type: ResourceType, name: str) -> bool:
-        """Return whether a resource is one of those that this is about."""
+        """Return whether the binding applies to a resource."""
         if self.resource_type != resource_type:
             return False
         if self.pattern_type is PatternType.PREFIXED:
@@ -130,13 +130,16 @@ class AclBinding(NamedTuple):
         return self.resource_name in {name, WILDCARD}
 
     def speaks_of(self, principal: str, host: str) -> bool:
-        """Return whether this is about that principal at that address."""
+        """Return whether the binding applies to a principal at an address."""
         return self.principal in {principal, EVERYBODY} and (
             self.host in {host, WILDCARD} or _same_address(self.host, host)
         )
 
     def decides(self, operation: Operation) -> bool:
-        """Return whether this allows or denies the operation: because it names it, or implies it."""
+        """Return whether the binding allows or denies the operation.
+
+        It names the operation, or one that includes it.
+        """
         if self.operation in {operation, Operation.ALL}:
             return True
         return self.permission is Permission.ALLOW and self.operation in _IMPLIED_BY.get(
@@ -144,7 +147,7 @@ class AclBinding(NamedTuple):
         )
 
     def problem(self) -> str | None:
-        """Return why nobody can be given this binding, None if it is a proper one."""
+        """Return why the binding is invalid; None if it is valid."""
         for value, allowed in (
             (self.resource_type, _RESOURCE_TYPES),
             (self.pattern_type, _PATTERN_TYPES),
@@ -167,7 +170,7 @@ class AclBinding(NamedTuple):
 
 
 def _same_address(one: str, other: str) -> bool:
-    """Compare addresses of IPv6, which have several spellings: Kafka's is the one that leaves out nothing."""
+    """Compare IPv6 addresses, which have several spellings. Kafka writes them without abbreviation."""
     if ":" not in one or ":" not in other:
         return False
     try:
@@ -177,13 +180,13 @@ def _same_address(one: str, other: str) -> bool:
 
 
 class AclFilter(NamedTuple):
-    """Which bindings are meant: None, and ANY, stand for all there are."""
+    """A filter for bindings. None and ANY match everything."""
 
     resource_type: ResourceType = ResourceType.ANY
     resource_name: str | None = None
     pattern_type: PatternType = PatternType.ANY
-    """LITERAL and PREFIXED: those whose name is this very text. MATCH: all that would count for a resource of that
-    name."""
+    """LITERAL and PREFIXED match bindings with exactly this name; MATCH matches all bindings that apply to a resource
+    of this name."""
     principal: str | None = None
     host: str | None = None
     operation: Operation = Operation.ANY
@@ -191,7 +194,7 @@ class AclFilter(NamedTuple):
 
     @property
     def is_unknown(self) -> bool:
-        """Whether it asks for something that this version does not know."""
+        """Whether the filter has a number that this version does not know."""
         return (
             self.resource_type is ResourceType.UNKNOWN
             or self.pattern_type is PatternType.UNKNOWN
@@ -200,7 +203,7 @@ class AclFilter(NamedTuple):
         )
 
     def matches(self, acl: AclBinding) -> bool:
-        """Return whether a binding is one of those that are meant."""
+        """Return whether the filter matches a binding."""
         return (
             self.resource_type in {ResourceType.ANY, acl.resource_type}
             and self.principal in {None, acl.principal}

@@ -1,7 +1,7 @@
-"""Reads the subject of an X.509 certificate as Kafka prints it, and its end of validity; and the same of a CRL.
+"""Reads X.509 certificates (subject and end of validity) and certificate revocation lists (issuer and times).
 
-The module `ssl` returns the certificate of a client as DER, without the subject by RFC 2253 that principals and ACLs
-use. OpenSSL has verified the certificates of clients before; the others are the certificates of the broker.
+The module `ssl` returns the certificate of a client in DER. Principals and ACLs need the subject by RFC 2253, as Kafka
+writes it. OpenSSL has verified the certificates of clients before. The other certificates are those of the broker.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _KEYWORDS: Final = {
     "0.9.2342.19200300.100.1.1": "UID",
     "0.9.2342.19200300.100.1.25": "DC",
 }
-"""Attributes that RFC 2253 has a word for; others are shown as numbers and hexadecimal digits."""
+"""The attributes with a keyword in RFC 2253. Others are written as numbers and hexadecimal digits."""
 
 _ENCODINGS: Final = {
     0x0C: "utf-8",
@@ -45,23 +45,23 @@ _ESCAPED: Final = frozenset(',=+<>#;"\\')
 
 
 class CertificateError(ValueError):
-    """These bytes are no certificate, or one that is beyond what is read here."""
+    """The bytes are not a certificate, or the certificate has a form that this module cannot read."""
 
 
 class Certificate(NamedTuple):
-    """The parts of a certificate that are used."""
+    """The parts of a certificate that the broker uses."""
 
     subject: str
     """The distinguished name by RFC 2253, as in `CN=alice,OU=readers,O=Example,C=DE`."""
     not_after_s: int
-    """When it expires, in seconds since 1970."""
+    """The time at which the certificate expires, in seconds since 1970."""
 
 
 def read_certificate(der: bytes) -> Certificate:
     """Read a certificate.
 
     Raises:
-        CertificateError: It is malformed.
+        CertificateError: The certificate is malformed.
     """
     try:
         (certificate,) = _elements(der)
@@ -75,27 +75,27 @@ def read_certificate(der: bytes) -> Certificate:
 
 
 class RevocationList(NamedTuple):
-    """The parts of a list of revoked certificates that are used."""
+    """The parts of a revocation list that the broker uses."""
 
     issuer: str
     """The issuer of the certificates that the list revokes, by RFC 2253."""
     this_update_s: int
-    """When it was made, in seconds since 1970."""
+    """The time at which the list was made, in seconds since 1970."""
     next_update_s: int | None
-    """When there has to be another one; None if it does not say."""
+    """The time at which a newer list is due, in seconds since 1970; None if the list has no such time."""
 
 
 def read_revocation_list(der: bytes) -> RevocationList:
-    """Read who made a list of revoked certificates, and until when it counts; the entries are OpenSSL's affair.
+    """Read the issuer and the times of a revocation list. Its entries are left to OpenSSL.
 
     Raises:
-        CertificateError: It is malformed.
+        CertificateError: The list is malformed.
     """
     try:
         (whole,) = _elements(der)
         fields = _elements(next(_elements(whole.content)).content)
         first = next(fields)
-        if first.tag == _INTEGER:  # the version, which the first one leaves out
+        if first.tag == _INTEGER:  # the version, which version 1 omits
             next(fields)
         issuer, this_update = next(fields), next(fields)
         following = next(fields, None)
@@ -118,7 +118,7 @@ class _Element(NamedTuple):
 
 
 def _elements(data: bytes) -> Iterator[_Element]:
-    """Yield the elements that DER bytes consist of, one after another."""
+    """Yield the elements of DER bytes in order."""
     at = 0
     while at < len(data):
         tag, size, start = data[at], data[at + 1], at + 2
@@ -145,7 +145,7 @@ def _seconds(time: _Element) -> int:
 
 
 def _distinguished_name(content: bytes) -> str:
-    """Return a name by RFC 2253: the last part first."""
+    """Return a name by RFC 2253, which begins with the last part."""
     parts = [
         "+".join(_attribute(attribute.content) for attribute in _elements(part.content))
         for part in _elements(content)

@@ -1,7 +1,7 @@
-"""The interface of SASL mechanisms: one object for each side of an exchange, which gets the messages of the other side.
+"""The interface of SASL mechanisms: one object for each side of an exchange.
 
-An exchange uses no sockets, no clock and no random numbers: the caller gives it the nonces. The messages of the other
-side may be hostile. Every fault in them raises a `SaslError`, and no other exception.
+An exchange uses no sockets, no clock and no random numbers: the caller passes the nonces. The messages of the other
+side may be hostile. Every fault in a message raises a `SaslError`, and no other exception.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ OAUTHBEARER: Final = "OAUTHBEARER"
 
 
 class SaslError(HeadraceError):
-    """An exchange has failed. The message never holds a password, a token or a key."""
+    """An exchange has failed. The message never contains a password, a token or a key."""
 
 
 class SaslClient(Protocol):
-    """The client's side of one exchange."""
+    """The client side of one exchange."""
 
     @property
     def mechanism(self) -> str:
@@ -31,21 +31,21 @@ class SaslClient(Protocol):
 
     @property
     def done(self) -> bool:
-        """Whether the exchange is complete and the server has proved what this mechanism has it prove."""
+        """Whether the exchange is complete, and the server has proved what the mechanism requires."""
 
     def first(self) -> bytes:
-        """Return the first message."""
+        """Return the first message to the server."""
 
     def step(self, challenge: bytes) -> bytes | None:
-        """Take the server's answer; return the next message, None when there is nothing left to say.
+        """Read the server's message. Return the next message; None if the exchange needs no further message.
 
         Raises:
-            SaslError: The server's answer is wrong, or refuses us.
+            SaslError: The server's message is wrong, or the server refuses the client.
         """
 
 
 class SaslServer(Protocol):
-    """The server's side of one exchange."""
+    """The server side of one exchange."""
 
     @property
     def mechanism(self) -> str:
@@ -53,48 +53,51 @@ class SaslServer(Protocol):
 
     @property
     def costly(self) -> bool:
-        """Whether `step` computes for milliseconds, so that it belongs into a thread."""
+        """Whether `step` computes for milliseconds, so that it should run in a thread."""
 
     @property
     def done(self) -> bool:
-        """Whether the client has proved to be `user`."""
+        """Whether the client has proved that it is `user`."""
 
     @property
     def user(self) -> str:
-        """The user name of the client; until `done` the name that the client claims, "" if that is not known."""
+        """The user name of the client.
+
+        Until `done`, it is the name that the client claims, or "" if there is none yet.
+        """
 
     @property
     def expires_ms(self) -> int | None:
-        """When what the client has shown expires, in milliseconds since 1970; None if it does not."""
+        """The time at which the client's proof expires, in milliseconds since 1970; None if it does not expire."""
 
     def step(self, response: bytes) -> bytes:
-        """Take the client's message and return the answer.
+        """Read the client's message, and return the response.
 
         Raises:
-            SaslError: The client is not authenticated; its message says why, for the log and not for the client.
+            SaslError: The client is not authenticated. The message is the reason, for the log only.
         """
 
 
 def utf8(message: bytes, what: str, limit: int) -> str:
-    """Return a message as text.
+    """Decode a message as UTF-8.
 
     Raises:
-        SaslError: It is too long, or not UTF-8.
+        SaslError: The message is too long or not UTF-8.
     """
     if len(message) > limit:
         raise SaslError(f"{what} of {len(message)} bytes (at most {limit})")
     try:
         return message.decode()
     except UnicodeDecodeError:
-        # Without a cause: that would carry the bytes, which may hold a password.
+        # No cause: it would contain the bytes, which can include a password.
         raise SaslError(f"{what} is not UTF-8") from None
 
 
 def base64_of(text: str, what: str) -> bytes:
-    """Return what a text of base64 stands for.
+    """Decode a text in base64.
 
     Raises:
-        SaslError: It is not base64.
+        SaslError: The text is not base64.
     """
     try:
         return base64.b64decode(text.encode("ascii"), validate=True)

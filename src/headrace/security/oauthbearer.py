@@ -1,8 +1,8 @@
-"""SASL OAUTHBEARER (RFC 7628): the client shows a token that somebody else has signed.
+"""SASL OAUTHBEARER (RFC 7628): the client sends a token that an issuer has signed.
 
     n,,^Aauth=Bearer <token>^A^A
 
-A server that refuses says why in a challenge of JSON; the client answers with one ^A, and the exchange fails then.
+A server that refuses the token sends the reason in a JSON challenge. The client sends one ^A, and the exchange fails.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class OAuthBearerClient:
     mechanism: Final = OAUTHBEARER
 
     def __init__(self, token: str, extensions: Mapping[str, str] | None = None) -> None:
-        """Begin an exchange with a token that is valid now.
+        """Begin an exchange with a valid token.
 
         Raises:
-            SaslError: Token or extensions have characters that the message cannot carry.
+            SaslError: The token or an extension has characters that the message cannot contain.
         """
         if not _TOKEN.fullmatch(token):
             raise SaslError("the token is empty, or has characters that a bearer token cannot have")
@@ -57,10 +57,12 @@ class OAuthBearerClient:
         return self._message.encode()
 
     def step(self, challenge: bytes) -> bytes | None:
-        """Take the server's answer: empty if it accepts the token, else its reasons, which have to be acknowledged.
+        """Read the server's message. It is empty if the server accepts the token, and otherwise has the reasons.
+
+        Reasons need an acknowledgement, which is the return value.
 
         Raises:
-            SaslError: The server accepts what it has refused.
+            SaslError: The server accepts a token that it has refused.
         """
         if self._refused:
             raise SaslError(f"the server refuses the token: {self._refused}")
@@ -78,19 +80,20 @@ class OAuthBearerServer:
     costly: Final = False
 
     def __init__(self, verify: Callable[[str], Identity]) -> None:
-        """Begin an exchange; `verify` returns who a token belongs to, or raises SaslError."""
+        """Begin an exchange. `verify` returns the identity in a token, or raises SaslError."""
         self._verify = verify
         self.refusal: SaslError | None = None
-        """The reason for refusing the token. The client gets it in a challenge, and may never answer that."""
+        """The reason why the token is refused; None if it is not. The client gets it in a challenge that it may never
+        acknowledge."""
         self.done = False
         self.user = ""
         self.expires_ms: int | None = None
 
     def step(self, response: bytes) -> bytes:
-        """Check the token. A refusal is sent in a challenge first, and raised at the response of the client to it.
+        """Check the token. A refusal is sent as a challenge, and raised when the client has acknowledged the challenge.
 
         Raises:
-            SaslError: The message is malformed, or a token was refused before.
+            SaslError: The message is malformed, or the token was refused.
         """
         if self.refusal is not None:
             raise self.refusal
@@ -108,7 +111,7 @@ class OAuthBearerServer:
 
 
 def parse_client_message(message: bytes) -> tuple[str, str]:
-    """Return the name to act for, "" if none, and the token.
+    """Return the user that the client wants to act for ("" for none), and the token.
 
     Raises:
         SaslError: The message is malformed.

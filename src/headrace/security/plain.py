@@ -1,4 +1,4 @@
-"""SASL PLAIN (RFC 4616): a name and a password in one message, hence for encrypted connections."""
+"""SASL PLAIN (RFC 4616): name and password in one message. It needs an encrypted connection."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class PlainClient:
         """Begin an exchange.
 
         Raises:
-            SaslError: Name or password is empty, or has a NUL character, which PLAIN cannot carry.
+            SaslError: The name or the password is empty or has a NUL character.
         """
         if not username or not password or "\0" in username + password:
             raise SaslError("PLAIN needs a name and a password, both without NUL characters")
@@ -31,10 +31,10 @@ class PlainClient:
         return self._message
 
     def step(self, challenge: bytes) -> bytes | None:
-        """Take the server's empty answer.
+        """Read the server's empty message.
 
         Raises:
-            SaslError: It is not empty.
+            SaslError: The message is not empty.
         """
         if challenge:
             raise SaslError("the server answers PLAIN with a challenge")
@@ -50,7 +50,7 @@ class PlainServer:
     expires_ms: Final = None
 
     def __init__(self, is_password: Callable[[str, str], bool]) -> None:
-        """Begin an exchange; `is_password(user, password)` takes the same time for users that do not exist."""
+        """Begin an exchange. `is_password(user, password)` must take the same time for users that do not exist."""
         self._is_password = is_password
         self.done = False
         self.user = ""
@@ -59,7 +59,7 @@ class PlainServer:
         """Check the client's only message.
 
         Raises:
-            SaslError: It is malformed, wants to act for somebody else, or the password is wrong.
+            SaslError: The message is malformed, names another user to act for, or has a wrong password.
         """
         parts = utf8(response, "a PLAIN message", _MESSAGE_BYTES_LIMIT).split("\0")
         if len(parts) != 3:

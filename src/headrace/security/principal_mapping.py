@@ -1,8 +1,8 @@
-"""`ssl.principal.mapping.rules`: the name of a client from the subject of its certificate.
+"""`ssl.principal.mapping.rules`: the principal's name from the subject of a client's certificate.
 
-The rules are the administrator's, the subjects are whatever an authority has signed. A search can take very long on a
-text made for it, so two things are bounded: the length of a subject, and the patterns, in which no repetition
-may hold another one that is as free (that is what makes a search exponential).
+The administrator writes the rules, but an authority may sign any subject. A regular expression can take very long for a
+text that was made for it. So the length of a subject is limited, and nested free repetitions are refused, because they
+make a search exponential.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from typing import Any, Final, NamedTuple
 from headrace.errors import ConfigError
 
 SUBJECT_LIMIT: Final = 512
-"""Longest subject that is matched, in characters. Those of the X.520 recommendation are shorter."""
+"""The length of the longest subject that is matched, in characters. The subjects that X.520 recommends are shorter."""
 
 _RULE: Final = re.compile(
     r"\s*(?:(?P<default>DEFAULT)|RULE:(?P<pattern>(?:\\.|[^\\/])*)/(?P<name>(?:\\.|[^\\/])*)/(?P<case>[LU]?))\s*(?:,|$)"
 )
 _REFERENCE: Final = re.compile(r"\$(\d)|\\(.)")
 _FEW: Final = 16
-"""Repetitions up to so many times do not count as free."""
+"""The number of repetitions up to which a repetition does not count as free."""
 _REPETITIONS: Final = 10
-"""Most free repetitions in a pattern: each multiplies the places that a search may have to try."""
+"""The greatest number of free repetitions in a pattern. Each multiplies the time of a search."""
 
 
 class MappingError(Exception):
-    """No name can be made of a subject."""
+    """No name can be derived from a subject."""
 
 
 class _Rule(NamedTuple):
@@ -38,20 +38,20 @@ class _Rule(NamedTuple):
 
 
 class PrincipalMapping:
-    """The rules, read once."""
+    """The parsed rules of `ssl.principal.mapping.rules`."""
 
     __slots__ = ("_rules",)
 
     def __init__(self, text: str) -> None:
-        """Read the rules.
+        """Parse the rules.
 
         Raises:
-            ConfigError: One is malformed.
+            ConfigError: A rule is malformed.
         """
         self._rules: Sequence[_Rule | None] = [*_read_rules(text)]
 
     def name_of(self, subject: str) -> str:
-        """Return the name that the first rule makes that matches all of a subject.
+        """Return the name that the first matching rule derives. A rule has to match the whole subject.
 
         Raises:
             MappingError: The subject is empty or too long, or no rule matches it.
@@ -100,7 +100,7 @@ def _read_rules(text: str) -> Iterable[_Rule | None]:
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:
-    # Java writes a named group without the P.
+    # Java writes a named group without the P
     ours = re.sub(r"\(\?<(?=[A-Za-z])", "(?P<", pattern)
     try:
         parsed = _parser.parse(ours)
@@ -120,7 +120,10 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def _has_nested_repetition(parsed: Iterable[tuple[Any, Any]], *, within: bool = False) -> bool:
-    """Whether a free repetition holds another one; `parsed` is what Python's own compiler works on."""
+    """Return whether a free repetition contains another one.
+
+    `parsed` is the form of a pattern that Python's compiler uses.
+    """
     for operation, argument in parsed:
         free = within
         if operation in {_constants.MAX_REPEAT, _constants.MIN_REPEAT} and argument[1] > _FEW:
@@ -133,19 +136,19 @@ def _has_nested_repetition(parsed: Iterable[tuple[Any, Any]], *, within: bool = 
 
 
 def _has_neighbours(parsed: Iterable[tuple[Any, Any]]) -> bool:
-    """Whether three free repetitions follow one another with nothing between, or there are too many of them."""
+    """Return whether three free repetitions are adjacent, or there are too many of them."""
     found = [*_repetitions(parsed)]
     return sum(found) > _REPETITIONS or any(all(found[at : at + 3]) for at in range(len(found) - 2))
 
 
 def _repetitions(parsed: Iterable[tuple[Any, Any]]) -> Iterator[bool]:
-    """Yield True for each free repetition, False for what takes a character of its own."""
+    """Yield True for each free repetition, and False for each element that matches a character."""
     for operation, argument in parsed:
         if operation in {_constants.MAX_REPEAT, _constants.MIN_REPEAT}:
             if argument[1] > _FEW:
                 yield True
             else:
-                # None of it may be there: only its repetitions count.
+                # The element may be missing in a match: only its repetitions count.
                 yield from (one for one in _repetitions(argument[2]) if one or argument[0])
         elif operation is _constants.SUBPATTERN:
             yield from _repetitions(argument[3])
@@ -156,7 +159,7 @@ def _repetitions(parsed: Iterable[tuple[Any, Any]]) -> Iterator[bool]:
 
 
 def _parts(argument: Any) -> Iterable[Any]:
-    """Yield the patterns within an operation's argument."""
+    """Yield the patterns in the argument of an operation."""
     if isinstance(argument, _parser.SubPattern):
         yield argument
     elif isinstance(argument, (tuple, list)):

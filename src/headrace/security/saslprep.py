@@ -1,7 +1,7 @@
-"""SASLprep (RFC 4013): the one spelling of a name or password that looks the same.
+"""SASLprep (RFC 4013): a normal form of names and passwords.
 
-Kafka, librdkafka and most other clients leave it out, and hash the bytes that the user typed. A password that SASLprep
-leaves alone means the same to all of them; Headrace makes no credentials from any other.
+Kafka, librdkafka and most other clients do not prepare passwords: they hash the bytes that the user typed. A password
+that SASLprep does not change has the same bytes in all clients. Headrace makes credentials of such passwords only.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _PROHIBITED: Final = (
 
 
 def saslprep(text: str) -> str:
-    """Return the prepared form of a text.
+    """Return the normal form of a text.
 
     Raises:
-        SaslError: It holds characters that are not allowed. The message does not show them.
+        SaslError: The text has characters that are not allowed. The message does not contain them.
     """
     mapped = "".join(
         " " if stringprep.in_table_c12(char) else char
@@ -45,7 +45,7 @@ def saslprep(text: str) -> str:
 
 
 def _check_directions(text: str) -> None:
-    """Refuse a mix of writing directions (RFC 3454, section 6)."""
+    """Refuse a mixture of writing directions (RFC 3454, section 6)."""
     if not any(map(stringprep.in_table_d1, text)):
         return
     ends = stringprep.in_table_d1(text[0]) and stringprep.in_table_d1(text[-1])

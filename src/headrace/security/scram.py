@@ -1,4 +1,4 @@
-"""SCRAM (RFC 5802, RFC 7677): a password is proved by both sides and seen by neither, and the server does not keep it.
+"""SCRAM (RFC 5802, RFC 7677): client and server prove that they know a password, without sending it.
 
     client                                   server
     n,,n=alice,r=<c>                     ->
@@ -6,8 +6,8 @@
     c=biws,r=<c><s>,p=<proof>            ->
                                          <-  v=<the server's signature>
 
-Channel binding (SCRAM-...-PLUS) is not offered, as in Kafka. Names and passwords are hashed as they are, as in
-Kafka: see `headrace.security.saslprep`.
+The server stores keys that it cannot log in with. Channel binding (SCRAM-...-PLUS) is not offered, as in Kafka. Names
+and passwords are hashed without preparation, as in Kafka; see `headrace.security.saslprep`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class ScramMechanism(IntEnum):
 
     @property
     def size(self) -> int:
-        """Bytes of a hash, and so of each key."""
+        """The length of a hash, and of each key, in bytes."""
         return 32 if self is ScramMechanism.SHA_256 else 64
 
     @classmethod
@@ -68,7 +68,7 @@ class ScramMechanism(IntEnum):
         """Return a mechanism by its SASL name.
 
         Raises:
-            SaslError: There is none of this name.
+            SaslError: The name is unknown.
         """
         for mechanism in cls:
             if mechanism.sasl_name == name:
@@ -76,22 +76,22 @@ class ScramMechanism(IntEnum):
         raise SaslError(f"no SCRAM mechanism {name[:40]!r}: SCRAM-SHA-256 and SCRAM-SHA-512 exist")
 
     def hash(self, data: bytes) -> bytes:
-        """Return H(data) of RFC 5802."""
+        """Compute H(data) of RFC 5802."""
         return hashlib.new(self.hash_name, data).digest()
 
     def hmac(self, key: bytes, data: bytes) -> bytes:
-        """Return HMAC(key, data) of RFC 5802."""
+        """Compute HMAC(key, data) of RFC 5802."""
         return hmac.digest(key, data, self.hash_name)
 
     def salted(self, password: str, salt: bytes, iterations: int) -> bytes:
-        """Return Hi(password, salt, iterations); this takes milliseconds."""
+        """Compute Hi(password, salt, iterations) of RFC 5802. This takes milliseconds."""
         return hashlib.pbkdf2_hmac(
             self.hash_name, password.encode("utf-8", "surrogatepass"), salt, iterations
         )
 
 
 class ScramCredential(NamedTuple):
-    """The credential that a server stores for a password. It can check a proof, and cannot make one."""
+    """The credential that a server stores for a password. It can check a proof, but cannot make one."""
 
     salt: bytes
     iterations: int
@@ -102,17 +102,17 @@ class ScramCredential(NamedTuple):
         return f"ScramCredential(iterations={self.iterations}, ...)"
 
     def is_password(self, password: str, mechanism: ScramMechanism) -> bool:
-        """Tell whether this is the password; this takes milliseconds."""
+        """Return whether a password belongs to the credential. This takes milliseconds."""
         salted = mechanism.salted(password, self.salt, self.iterations)
         client_key = mechanism.hmac(salted, _CLIENT_KEY)
         return hmac.compare_digest(mechanism.hash(client_key), self.stored_key)
 
 
 def check_password(password: str, iterations: int) -> None:
-    """Check that a credential can be made of a password.
+    """Check whether a credential can be made of a password.
 
     Raises:
-        SaslError: The number of iterations is out of bounds, or clients would not agree on the password's bytes.
+        SaslError: The number of iterations is not allowed, or clients encode the password differently.
     """
     if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
         raise SaslError(
@@ -123,7 +123,7 @@ def check_password(password: str, iterations: int) -> None:
     if saslprep(password) != password:
         raise SaslError(
             "the password has characters that some clients replace before they hash it "
-            "(RFC 4013: full-width letters, ligatures, unusual spaces, accents as characters of their own)"
+            "(RFC 4013: full-width characters, ligatures, unusual spaces, accents as characters of their own)"
         )
 
 
@@ -144,26 +144,26 @@ def credential_of(
 def credential_of_salted(
     salted_password: bytes, mechanism: ScramMechanism, iterations: int, salt: bytes
 ) -> ScramCredential:
-    """Make the credential of a password that was salted elsewhere, by a client of AlterUserScramCredentials."""
+    """Make the credential of a password that a client of AlterUserScramCredentials has salted."""
     stored_key = mechanism.hash(mechanism.hmac(salted_password, _CLIENT_KEY))
     server_key = mechanism.hmac(salted_password, _SERVER_KEY)
     return ScramCredential(salt, iterations, stored_key, server_key)
 
 
 class ScramClient:
-    """The client's side of one exchange."""
+    """The client side of one exchange."""
 
     def __init__(self, mechanism: ScramMechanism, username: str, password: str, nonce: str) -> None:
         """Begin an exchange.
 
         Args:
             mechanism: The hash function.
-            username: Who we are.
-            password: Our password.
-            nonce: Fresh randomness as printable ASCII without commas, such as 24 bytes in base64.
+            username: The user name of the client.
+            password: The password of the user.
+            nonce: New random characters, printable ASCII without commas, such as 24 bytes in base64.
 
         Raises:
-            SaslError: The name is empty, or the nonce no nonce.
+            SaslError: The name is empty, or the nonce is invalid.
         """
         if not username:
             raise SaslError("SCRAM needs a user name")
@@ -186,16 +186,16 @@ class ScramClient:
         return f"n,,{self._first_bare}".encode()
 
     def step(self, challenge: bytes) -> bytes | None:
-        """Take server-first-message and return client-final-message, or check server-final-message.
+        """Read server-first-message and return client-final-message, or check server-final-message.
 
         Raises:
-            SaslError: The server refuses us, is not who knows our password, or does not keep to the rules.
+            SaslError: The server refuses the client, does not know the password, or violates the protocol.
         """
         message = utf8(challenge, "the server's SCRAM message", _MESSAGE_BYTES_LIMIT)
         if self.done:
             raise SaslError("the server goes on after the end of the SCRAM exchange")
         if message.startswith("e="):
-            raise SaslError(f"the server refuses us: {message[2:80]!r}")
+            raise SaslError(f"the server refuses the client: {message[2:80]!r}")
         if self._signature is None:
             return self._final(message)
         verifier = message.split(",", 1)[0]
@@ -203,14 +203,14 @@ class ScramClient:
             raise SaslError("the server's last SCRAM message has no signature")
         signature = base64_of(verifier[2:], "the server's signature")
         if not hmac.compare_digest(signature, self._signature):
-            raise SaslError("the server does not know our password: its signature is wrong")
+            raise SaslError("the server does not know the password: its signature is wrong")
         self.done = True
         return None
 
     def _final(self, server_first: str) -> bytes:
         nonce, salt, iterations = _parse_server_first(server_first)
         if not nonce.startswith(self._nonce) or len(nonce) == len(self._nonce):
-            raise SaslError("the server's nonce does not begin with ours and go on")
+            raise SaslError("the server's nonce does not extend the client's nonce")
         scram = self._scram
         salted = scram.salted(self._password, salt, iterations)
         client_key = scram.hmac(salted, _CLIENT_KEY)
@@ -222,7 +222,7 @@ class ScramClient:
 
 
 class ScramServer:
-    """The server's side of one exchange."""
+    """The server side of one exchange."""
 
     costly: Final = False
     expires_ms: Final = None
@@ -234,8 +234,8 @@ class ScramServer:
 
         Args:
             mechanism: The hash function.
-            find: Returns the credential of a user, or one made up by `headrace.security.unknown_users`.
-            nonce: Fresh randomness, as for `ScramClient`.
+            find: Returns the credential of a user; for an unknown user one of `headrace.security.unknown_users`.
+            nonce: New random characters, as for `ScramClient`.
         """
         self.done = False
         self.user = ""
@@ -255,14 +255,14 @@ class ScramServer:
         return self._scram.sasl_name
 
     def step(self, response: bytes) -> bytes:
-        """Answer client-first-message, then client-final-message.
+        """Read client-first-message, then client-final-message, and return the response.
 
         Raises:
-            SaslError: The client is refused; the exchange is over.
+            SaslError: The client is refused. The exchange has ended.
         """
         if self._ended:
             raise SaslError("the SCRAM exchange is over")
-        self._ended = True  # unless this goes well
+        self._ended = True  # unless this step succeeds
         message = utf8(response, "a SCRAM message", _MESSAGE_BYTES_LIMIT)
         if self._credential is None:
             answer = self._first(message)
@@ -296,7 +296,7 @@ class ScramServer:
         scram = self._scram
         auth_message = f"{self._first_bare},{self._server_first},{without_proof}".encode()
         signature = scram.hmac(credential.stored_key, auth_message)
-        # A proof of another length is as wrong as any other, and takes as long.
+        # A proof of another length fails like any other, and takes the same time.
         client_key = _xor(proof, signature) if len(proof) == scram.size else signature
         if not hmac.compare_digest(scram.hash(client_key), credential.stored_key):
             raise SaslError("unknown user or wrong password")
@@ -306,7 +306,7 @@ class ScramServer:
 
 
 def _parse_gs2(message: str) -> tuple[str, str, str]:
-    """Divide client-first-message: the name to act for, the header as it came, and the rest."""
+    """Divide client-first-message into the user to act for, the header, and the rest."""
     parts = message.split(",", 2)
     if len(parts) != 3:
         raise SaslError("a client-first-message without a header")
@@ -366,7 +366,7 @@ def _attributes(text: str) -> list[tuple[str, str]]:
 
 
 def _refuse_mandatory(extensions: list[tuple[str, str]]) -> None:
-    """Refuse extensions that change what is proved; others are to be ignored (RFC 5802, section 5.1)."""
+    """Refuse extensions that change what is proved. Others must be ignored (RFC 5802, section 5.1)."""
     for name, _ in extensions:
         if name in {"m", "tokenauth"}:
             raise SaslError(f"the SCRAM extension {name} is not supported")

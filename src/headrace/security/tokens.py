@@ -1,7 +1,7 @@
-"""JSON Web Tokens (RFC 7519) as proof of who a client is: signature, algorithm, issuer, audience and times.
+"""Verifies JSON Web Tokens (RFC 7519): signature, algorithm, issuer, audience and times.
 
-Fails closed: a token is refused unless a key of the issuer's set has signed it, by an algorithm for that kind of key.
-Needs PyJWT and cryptography (`pip install headrace[oauth]`), which are imported when the first set of keys is read.
+A token is refused unless a key of the issuer's key set has signed it, with an algorithm for that kind of key. The
+module needs PyJWT and cryptography (`pip install headrace[oauth]`). They are imported when the first key set is read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ALGORITHMS: Final = {
     "EC": ("ES256", "ES384"),
     "OKP": ("EdDSA",),
 }
-"""The accepted algorithms by the kind of key: none with a shared secret (HS256), and never "none"."""
+"""The accepted algorithms for each kind of key. Algorithms with a shared secret (HS256) and "none" are not accepted."""
 _KEYS_LIMIT: Final = 100
 _RSA_BITS: Final = 2048
 _USER_CHARACTERS_LIMIT: Final = 255
@@ -29,7 +29,7 @@ _LATEST_S: Final = 1 << 40
 
 
 class UnknownKeyError(SaslError):
-    """The token was signed with a key that is not in the set: it may be time to read the set anew."""
+    """A token names a key that is not in the set. The set may have to be read again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +50,10 @@ class TokenRules:
 
 
 def require_library() -> None:
-    """Check that tokens can be verified here.
+    """Check that tokens can be verified.
 
     Raises:
-        ConfigError: They cannot, and what to install.
+        ConfigError: A library is missing. The message says what to install.
     """
     try:
         import cryptography  # noqa: F401, PLC0415 - optional
@@ -68,10 +68,10 @@ class KeySet:
     """The keys of an issuer: a JSON Web Key Set (RFC 7517)."""
 
     def __init__(self, text: bytes | str) -> None:
-        """Read a set; keys of a kind that is not trusted here are left out.
+        """Read a key set. Keys of a kind that is not accepted are left out.
 
         Raises:
-            ConfigError: It is no key set, or none of its keys can be used.
+            ConfigError: The text is not a key set, or none of its keys can be used.
         """
         require_library()
         try:
@@ -92,17 +92,17 @@ class KeySet:
         return len(self._keys)
 
     def verify(self, token: str, rules: TokenRules, now_ms: int) -> Identity:
-        """Return who a token belongs to, and until when.
+        """Return the user of a token, and when the token expires.
 
         Raises:
-            UnknownKeyError: None of the keys is the one that it names.
-            SaslError: It is not valid.
+            UnknownKeyError: The token names a key that is not in the set.
+            SaslError: The token is not valid.
         """
         import jwt  # noqa: PLC0415 - optional
 
         try:
             key, algorithms = self._key_of(jwt.get_unverified_header(token))
-            # Times, issuer and audience are checked below: against our clock, and without exceptions to the rule.
+            # Times, issuer and audience are checked below, with the caller's clock and without exceptions.
             claims = jwt.decode(
                 token,
                 key,
@@ -120,7 +120,7 @@ class KeySet:
             )
         except SaslError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever the library makes of hostile bytes: not a valid token
+        except Exception as error:  # noqa: BLE001 - any exception of the library means that the token is not valid
             raise SaslError(f"the token is not valid: {type(error).__name__}") from None
         return _identity(claims, rules, now_ms)
 
@@ -134,7 +134,7 @@ class KeySet:
 
 
 def _usable(data: Any) -> tuple[Any, tuple[str, ...]] | None:
-    """Return a public key and the algorithms that it may verify; None if it is not for us."""
+    """Return a public key and the algorithms that it may verify; None if the key cannot be used."""
     import jwt  # noqa: PLC0415 - optional
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey  # noqa: PLC0415 - optional
 
@@ -143,11 +143,11 @@ def _usable(data: Any) -> tuple[Any, tuple[str, ...]] | None:
     algorithms = _ALGORITHMS.get(str(data.get("kty")), ())
     if "alg" in data:
         algorithms = tuple(name for name in algorithms if name == data["alg"])
-    if not algorithms or "d" in data:  # a private key has no business here
+    if not algorithms or "d" in data:  # a key set must not contain private keys
         return None
     try:
         key = jwt.PyJWK(data, algorithm=algorithms[0]).key
-    except Exception:  # noqa: BLE001 - a key that the library cannot read is one that we do not have
+    except Exception:  # noqa: BLE001 - a key that the library cannot read is left out
         return None
     if isinstance(key, RSAPublicKey) and key.key_size < _RSA_BITS:
         return None
@@ -181,7 +181,7 @@ def _time(claims: Mapping[str, Any], name: str) -> float | None:
     if value is None:
         return None
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    # An integer is finite, and may be too large to be made a float.
+    # An integer is finite, but may be too large for a float.
     if not number or (isinstance(value, float) and not math.isfinite(value)):
         raise SaslError(f"the token's {name} is no time")
     return float(max(-_LATEST_S, min(value, _LATEST_S)))

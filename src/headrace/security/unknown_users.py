@@ -1,4 +1,4 @@
-"""Makes SCRAM credentials for users that do not exist, so that a client cannot distinguish them from stored users.
+"""Made-up SCRAM credentials for users that do not exist, so that a client cannot distinguish them from stored users.
 
 The server sends the salt and the number of iterations to every client that names a user. Tools differ in both: Headrace
 makes salts of 24 random bytes, librdkafka of 64 bytes, and Kafka's tools make a number of 130 bits in base 36. A
@@ -19,7 +19,7 @@ from headrace.security.scram import MIN_ITERATIONS, ScramCredential, ScramMechan
 SALT_BYTES: Final = 24
 """The length of the salts that Headrace's own commands and clients make."""
 FORMS_LIMIT: Final = 32
-"""Most forms that a draw looks at; those that are stored most often count."""
+"""The greatest number of forms that a draw considers: the most frequent ones."""
 _ANY: Final = bytes(range(256))
 _BASE_36: Final = (string.digits + string.ascii_lowercase).encode()
 _ALPHABETS: Final = tuple(
@@ -39,24 +39,24 @@ _AS_KAFKA: Final = 0
 
 
 class Form(NamedTuple):
-    """The form of a credential: everything that a client sees of it but the salt."""
+    """The form of a credential: what a client can see of it, without the salt itself."""
 
     salt_bytes: int
-    """Length of the salt; 0 for a number of 130 bits in base 36, whose length varies."""
+    """The length of the salt in bytes; 0 for a number of 130 bits in base 36, whose length varies."""
     alphabet: bytes
-    """The values that the bytes of the salt have."""
+    """The values that the bytes of the salt can have."""
     iterations: int
 
 
 USUAL: Final = Form(SALT_BYTES, _ANY, MIN_ITERATIONS)
-"""The form where no credential is stored."""
+"""The form if no credential is stored."""
 
 Forms = Sequence[tuple[Form, int]]
-"""Forms, and how many credentials have each; at least one."""
+"""Forms with the number of credentials of each, which is at least one."""
 
 
 def form_of(credential: ScramCredential) -> Form:
-    """Return the form of a credential."""
+    """Determine the form of a credential."""
     salt = credential.salt
     alphabet = next((each for each in _ALPHABETS if not salt.translate(None, each)), _ANY)
     size = len(salt)
@@ -68,15 +68,15 @@ def form_of(credential: ScramCredential) -> Form:
 def unknown_user(
     secret: bytes, name: str, mechanism: ScramMechanism, forms: Forms = ((USUAL, 1),)
 ) -> ScramCredential:
-    """Make up the credential of a user that does not exist: always the same one, which no password fits.
+    """Make up the credential of a user that does not exist. It is always the same, and no password matches it.
 
-    Nobody without the secret can tell it from a real one.
+    Without the secret it cannot be distinguished from a stored credential.
 
     Args:
         secret: The secret of the cluster.
         name: The name of the user.
-        mechanism: What the credential is for.
-        forms: What stored credentials for this mechanism look like.
+        mechanism: The mechanism of the credential.
+        forms: The forms of the stored credentials for this mechanism.
     """
     seed = mechanism.hmac(secret, name.encode("utf-8", "surrogatepass"))
     form = _drawn(seed, mechanism, forms)
@@ -89,9 +89,9 @@ def unknown_user(
 
 
 def _drawn(seed: bytes, mechanism: ScramMechanism, forms: Forms) -> Form:
-    """Draw a form in proportion to the counts; a count that changes little changes few draws.
+    """Draw a form in proportion to the counts. A small change of the counts changes few draws.
 
-    Each form gets a waiting time, exponential with the count as its rate, and the shortest wins.
+    Each form gets an exponential waiting time with its count as the rate. The form with the shortest time wins.
     """
 
     def waiting(entry: tuple[Form, int]) -> float:
@@ -103,7 +103,7 @@ def _drawn(seed: bytes, mechanism: ScramMechanism, forms: Forms) -> Form:
 
 
 def _salt(seed: bytes, mechanism: ScramMechanism, form: Form) -> bytes:
-    """Make up a salt; no part of it is the same in another form."""
+    """Make up a salt. Salts of different forms have no part in common."""
     label = b"salt" + repr(form).encode()
     if form.salt_bytes == _AS_KAFKA:
         number = int.from_bytes(_stream(seed, mechanism, label, 32)) >> (256 - _KAFKA_BITS)

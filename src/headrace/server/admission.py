@@ -1,4 +1,4 @@
-"""The bounds of connections, and of the names in one request, which do not depend on the state of a connection."""
+"""The limits on the number of connections, and on the names in one request."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from headrace.protocol.codec import Message
 from headrace.server.limits import ServerLimits
 
 _WINDOW_MS: Final = 1_000
+"""The time over which new connections are counted, in milliseconds."""
 
 
 class Admission:
-    """Counts connections, all and by address. Addresses of this machine are bounded by the total only."""
+    """Counts connections, in all and by address. For loopback addresses only the total is limited."""
 
     __slots__ = (
         "_highest",
@@ -27,7 +28,7 @@ class Admission:
     )
 
     def __init__(self, limits: ServerLimits) -> None:
-        """Begin with these limits; there will never be more connections than they say."""
+        """Begin with these limits. Later limits cannot exceed `limits.max_connections`."""
         self._highest = self._max_connections = limits.max_connections
         self._max_per_address = limits.max_connections_per_address
         self._max_rate = limits.max_connection_rate_per_address
@@ -37,17 +38,17 @@ class Admission:
         self._window = -1
 
     def limit(self, max_connections: int, max_per_address: int) -> None:
-        """Admit so many connections from now on; those that there are may stay."""
+        """Set the limits for new connections. Open connections stay open."""
         self._max_connections = min(max_connections, self._highest)
         self._max_per_address = max_per_address
 
     def enter(self, address: str, now_ms: int, rate: float | None = None) -> str | None:
-        """Count a new connection; returns why it is refused, or None.
+        """Count a new connection. Return None, or the reason why the connection is refused.
 
         Args:
-            address: Where it comes from.
+            address: The address of the client.
             now_ms: The time.
-            rate: How many connections the address may open in a second, by a quota; None if it has none.
+            rate: The quota of the address in connections per second; None if the address has no quota.
         """
         if self._open >= self._max_connections:
             return f"there are {self._open} connections already"
@@ -66,14 +67,14 @@ class Admission:
         window = now_ms // _WINDOW_MS
         if (
             window != self._window
-        ):  # addresses of earlier seconds are forgotten: what they cost is bounded, too
+        ):  # forgets the addresses of the previous second, which bounds the memory
             self._window = window
             self._recent.clear()
         self._recent[address] += 1
         return self._recent[address]
 
     def leave(self, address: str) -> None:
-        """Count the end of a connection that had entered."""
+        """Count the end of a connection that `enter` has admitted."""
         self._open -= 1
         self._per_address[address] -= 1
         if self._per_address[address] <= 0:
@@ -81,7 +82,7 @@ class Admission:
 
 
 def longest_list(request: Message) -> int:
-    """Return how many topics a request names (or groups, resources, ...): the length of its longest list."""
+    """Return the length of the longest list of a request: how many topics, groups or resources it names."""
     longest = 0
     fields: tuple[str, ...] = request.__slots__
     for name in fields:

@@ -1,7 +1,7 @@
-"""Work that takes milliseconds in threads beside the loop, so that nobody else waits for it.
+"""Threads for work that takes milliseconds, so that the event loop does not wait for it.
 
-Passwords are checked so, and records decompressed and compressed, in other threads: nobody waits for a login because
-batches are large.
+The server checks passwords in such threads. It compresses and decompresses records in other threads, so that a login
+does not wait for large batches.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 _THREADS: Final = 2
-"""The work lets go of the interpreter; a flood of it must not take all cores."""
+"""The number of threads. The work releases the interpreter lock, so that more threads would take all cores."""
 
 
 class Aside:
-    """The threads; they start with the first work. A connection has one piece of work at a time."""
+    """Runs work in threads. The threads start with the first work. Each connection has at most one piece of work."""
 
     def __init__(
         self,
@@ -25,24 +25,24 @@ class Aside:
         after: Callable[[], object],
         name: str = "headrace-aside",
     ) -> None:
-        """Use threads of this name; `before` and `after` enclose everything that happens on the loop."""
+        """Use threads of this name. `before` and `after` enclose everything on the event loop."""
         self._loop = loop
         self._before = before
         self._after = after
         self._threads = ThreadPoolExecutor(_THREADS, name)
         self._at_work: list[None] = []
-        """An entry for each thread that is at work."""
+        """One entry for each thread that is working."""
 
     @property
     def busy(self) -> bool:
-        """Whether a thread is at work; the interpreter would wait for it at its end."""
+        """Whether a thread is working. The interpreter waits for it when the process ends."""
         return bool(self._at_work)
 
     def run(self, work: Callable[[], Any], done: Callable[[Any], object]) -> Callable[[], object]:
-        """Run `work` in a thread, and then `done` with what it returned on the loop.
+        """Run `work` in a thread, then call `done` with its result on the event loop.
 
         Returns:
-            What gives it up: `work` is not begun any more, and `done` is not called.
+            A function that cancels the work: `work` is not begun, and `done` is not called.
         """
 
         def at_work() -> Any:
@@ -63,5 +63,5 @@ class Aside:
         return future.cancel
 
     def close(self) -> None:
-        """End the threads; what has not begun is left."""
+        """End the threads, without the work that has not begun."""
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -1,10 +1,10 @@
-"""A bound on the memory of all receive buffers together, without a deadlock.
+"""A limit on the memory of all receive buffers together, without a deadlock.
 
-Requests that arrive in pieces hold memory while they wait for their rest. When the budget is used up, a
-connection that needs more stops reading and queues here. Several half-received requests could then wait for each
-other for ever; so the first in the queue may exceed the budget (the overdraft), one connection at a time. Memory
-is bounded by the budget and one largest request; a client that stalls with the overdraft runs into the time-outs of
-`headrace.server.connection`.
+A request that arrives in pieces uses memory until it is complete. When the budget is used up, a connection that needs
+more memory stops reading and waits in a queue. Several incomplete requests could then wait for each other for ever. So
+one connection at a time may exceed the budget: it has the overdraft. The memory is bounded by the budget and one
+request of the largest size. A client that stalls while its connection has the overdraft is closed by the time-outs of
+`headrace.server.stalls`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Protocol
 
 
 class Waiter(Protocol):
-    """A user of the memory budget that waits for memory."""
+    """A connection that may have to wait for memory."""
 
     def memory_available(self) -> None:
-        """Ask again now. Called from within `release`, so it must not handle requests at once."""
+        """Call `acquire` again. `release` calls this method, so it must not handle requests at once."""
 
 
 class MemoryBudget:
-    """Counts bytes against a limit; grants, or queues the one who asked."""
+    """Counts bytes against a limit, and queues the connections for which there is no memory."""
 
     __slots__ = ("_limit", "_overdraft", "_waiters", "used")
 
@@ -33,15 +33,15 @@ class MemoryBudget:
 
     @property
     def contended(self) -> bool:
-        """Whether somebody waits, or the overdraft is used: who holds memory without need should give it back."""
+        """Whether connections wait, or the overdraft is used. Connections should then free spare memory."""
         return bool(self._waiters) or self.used > self._limit
 
     def has_room(self, count: int) -> bool:
-        """Whether `count` more bytes are there without a wait and without the overdraft."""
+        """Return whether `count` more bytes are within the limit."""
         return self.used + count <= self._limit
 
     def acquire(self, waiter: Waiter, count: int) -> bool:
-        """Take `count` bytes, or queue `waiter` and return False."""
+        """Acquire `count` bytes and return True; or add `waiter` to the queue and return False."""
         if self.used + count > self._limit:
             if self._overdraft not in (None, waiter):
                 self._waiters[waiter] = None
@@ -52,17 +52,17 @@ class MemoryBudget:
         return True
 
     def release(self, waiter: Waiter, count: int) -> None:
-        """Give `count` bytes back and let those who wait ask again."""
+        """Release `count` bytes, and let the waiting connections try again."""
         self.used -= count
         if self._overdraft is waiter or self.used <= self._limit:
             self._overdraft = None
         if self._waiters and self._overdraft is None:
-            # Each asks again in turn and queues again if there is not enough, behind those who came later:
-            # fairness over a round is all that is needed.
+            # Each connection tries again in turn. If there is not enough memory, it queues again, behind later
+            # ones. Fairness within one round is enough.
             waiting, self._waiters = self._waiters, OrderedDict()
             for other in waiting:
                 other.memory_available()
 
     def forget(self, waiter: Waiter) -> None:
-        """Take a connection that is gone out of the queue."""
+        """Remove a closed connection from the queue."""
         self._waiters.pop(waiter, None)

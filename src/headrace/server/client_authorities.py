@@ -1,8 +1,9 @@
 """Names the trusted authorities in the CertificateRequest of a TLS server.
 
-A client with several certificates chooses one by these names. Python's `ssl` has no counterpart of OpenSSL's
-SSL_CTX_add_client_CA, so this module calls that function directly, on the context inside Python's object. Where the
-layout of that object is not known, nothing is called. The request then names no authority, which allows any.
+A client with several certificates chooses one by these names. Python's `ssl` does not offer OpenSSL's function
+SSL_CTX_add_client_CA. So this module calls the function directly, with the pointer inside Python's context object. If
+the layout of that object is unknown, the module does nothing. The request then names no authority, which means that any
+authority is acceptable.
 """
 
 from __future__ import annotations
@@ -15,20 +16,20 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 _KNOWN: Final = {(3, 11), (3, 12), (3, 13), (3, 14)}
-"""Versions of CPython whose context begins with the head of an object and OpenSSL's pointer."""
+"""The versions of CPython whose context object begins with an object header and OpenSSL's pointer."""
 
 
 def can_name() -> bool:
-    """Tell whether authorities can be named here."""
+    """Return whether this interpreter can name authorities."""
     usual = sys.implementation.name == "cpython" and sys.version_info[:2] in _KNOWN
     special = {"d", "t"} & set(
         sys.abiflags
-    )  # other heads of objects: with debugging, without the lock
+    )  # builds for debugging or without the GIL have other object headers
     return usual and not special and _library() is not None
 
 
 def name_authorities(context: ssl.SSLContext, certificates: Iterable[bytes]) -> None:
-    """Name the subjects of certificates, each DER, in the requests that a context makes."""
+    """Name the subjects of certificates (each in DER) in the requests of a context."""
     if not can_name():
         return
     library = _library()
@@ -42,8 +43,8 @@ def name_authorities(context: ssl.SSLContext, certificates: Iterable[bytes]) -> 
 
 
 def _library() -> Any:
-    """Return what Python's own `_ssl` is linked with; None if its functions cannot be found."""
-    import _ssl  # noqa: PLC0415 - its place in the file system is all that is used of it
+    """Return the library to which Python's own `_ssl` is linked; None if its functions cannot be found."""
+    import _ssl  # noqa: PLC0415 - only the path of the file is needed
 
     with contextlib.suppress(OSError, AttributeError):
         library = ctypes.CDLL(_ssl.__file__)

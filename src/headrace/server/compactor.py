@@ -1,8 +1,9 @@
-"""Compaction in the background: step by step in a thread, with rests in between.
+"""Compaction in a thread, in steps with pauses between them.
 
-A step is a few milliseconds of work on records, in Python, and while it runs the event loop competes with it for the
-interpreter. So it rests after each step for at least as long as the step took, longer while the loop is busy: the rest
-begins only when the loop has come round to it. Installing what a step has made ready happens on the loop.
+A step is a few milliseconds of Python work on records. While the step runs, it competes with the event loop for the
+interpreter. So the compactor pauses after each step for at least as long as the step took. The pause begins when the
+event loop has handled the end of the step, so that it is longer while the event loop is busy. The event loop installs
+the result of a step.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ from time import perf_counter
 from typing import Any, Final, Protocol
 
 _REST_RATIO: Final = 1.0
-"""How long a rest is, in times of the step before it."""
+"""The length of a pause, as a multiple of the time of the step before it."""
 _SHORTEST_REST_S: Final = 0.001
 
 
 class Step(Protocol):
-    """One step of a round of compaction."""
+    """One step of a compaction."""
 
     def run(self) -> None:
-        """Do the step of the compaction."""
+        """Do this step of the compaction."""
 
 
 class Compactable(Protocol):
@@ -33,20 +34,20 @@ class Compactable(Protocol):
         """Whether `start_compaction` would return something."""
 
     def start_compaction(self) -> Step | None:
-        """Return a step, or None."""
+        """Return a step of a compaction, or None."""
 
     def finish_compaction(self, task: Any, error: Exception | None, now_ms: int) -> None:
-        """Take note of a step's outcome."""
+        """Complete a step of a compaction."""
 
 
 class Compactor:
-    """Drives the compaction of one broker.
+    """Runs the compactions of one broker.
 
     Args:
-        loop: the running event loop.
-        broker: whose logs are compacted.
-        now_ms: the clock.
-        after: called on the loop after each step: there may be a new deadline, or a failure to report.
+        loop: The running event loop.
+        broker: The broker whose logs are compacted.
+        now_ms: Returns the time.
+        after: Called on the event loop after each step: there may be a new deadline, or a failure to report.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class Compactor:
         self._closed = False
 
     def kick(self) -> None:
-        """Make sure that what is due is being done."""
+        """Start a step if one is due and none is running."""
         if self._running or self._rest is not None or self._closed:
             return
         if self._broker.compaction_due:
@@ -84,17 +85,17 @@ class Compactor:
         self._pool.submit(self._work, task)
 
     def _work(self, task: Step) -> None:
-        """The thread: run one step."""
+        """Run one step in the thread."""
         failure: Exception | None = None
         began = perf_counter()
         try:
             task.run()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the broker has to learn of it
+        except Exception as error:  # noqa: BLE001 - the broker has to learn of any error
             failure = error
         took = perf_counter() - began
         try:
             self._loop.call_soon_threadsafe(self._finish, task, failure, took)
-        except RuntimeError:  # the loop was closed
+        except RuntimeError:  # the event loop is closed
             return
 
     def _finish(self, task: Step, failure: Exception | None, took: float) -> None:
@@ -108,7 +109,7 @@ class Compactor:
         self._after()
 
     def close(self) -> None:
-        """Start no more steps, and wait for the one that runs; what it has done so far is dropped."""
+        """Start no further steps, and wait for the running step. Its result is dropped."""
         self._closed = True
         if self._rest is not None:
             self._rest.cancel()

@@ -1,11 +1,12 @@
-"""One client connection: requests in, responses out in the order of the requests, everything bounded.
+"""One client connection. It reads requests and writes responses in the order of the requests, within limits.
 
-A wake-up of the event loop brings bytes; all whole requests in them are handled, then their responses go out in one
-write. A response that is not ready keeps its place in a queue of slots, and so do the ready ones behind it. Reading
-stops while the connection has too many requests in flight, while the client does not take its responses, while
-the memory budget is used up, and while the connection is muted because its client went over a quota.
+A wake-up of the event loop delivers bytes. The connection handles all complete requests in them, then writes their
+responses with one call. If a response is not ready, a slot in a queue stands for it. Later responses wait behind it.
 
-The connection knows framing, order and limits, and nothing of Kafka: `Hub.handle` turns a frame into payloads.
+The connection stops reading in four cases: it has too many requests in flight; the client does not read its responses;
+the memory budget is used up; the connection is muted because its client is above a quota.
+
+The connection knows framing, order and limits, but not Kafka's protocol: `Hub.handle` turns a frame into payloads.
 """
 
 from __future__ import annotations
@@ -16,121 +17,78 @@ import socket
 from collections import deque
 from collections.abc import Sequence
 from time import perf_counter_ns
-from typing import Final, Protocol, cast
+from typing import Any, Final, cast
 
 from headrace.broker.session import Session
 from headrace.config.listeners import ANY_PLAINTEXT, Listener
-from headrace.ports import Journal
-from headrace.server.budget import MemoryBudget
 from headrace.server.framing import BadFrameError, ReceiveBuffer
-from headrace.server.limits import ServerLimits
+from headrace.server.hub_interface import CloseConnectionError, Hub, Slot
 from headrace.server.outgoing import SocketWriter, TruncatedFileError
+from headrace.server.socket_options import set_socket_options
+from headrace.server.stalls import stalled_authentication, stalled_frame, stalled_write
 from headrace.types import Payload
 
 _REQUESTS_PER_TURN: Final = 256
+"""The greatest number of requests that one connection handles in one iteration of the event loop."""
 _TURN_NS: Final = 10_000_000
-"""After so long no further request is handled in the same turn of the event loop: requests cost up to some 15 ms."""
+"""The time after which a connection handles no further request in the same iteration, in nanoseconds."""
 _CLOSE_TIMEOUT_MS: Final = 5_000
+"""The time that a closing connection waits for its client to read the last responses, in milliseconds."""
 _LOST: Final = (ConnectionError, BrokenPipeError, TimeoutError)
-
-
-class CloseConnectionError(Exception):
-    """A request after which the connection has to be closed; the message says why."""
-
-
-class Slot:
-    """The place of one response in a connection's order; `fill` it exactly once."""
-
-    __slots__ = ("connection", "payloads")
-
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
-        self.payloads: Sequence[Payload] | None = None
-
-    def fill(self, payloads: Sequence[Payload]) -> None:
-        """Put the response in; it goes out when all earlier ones have."""
-        self.payloads = payloads
-        self.connection.slot_filled()
-
-    def cancel(self) -> None:
-        """Give the response up: the connection will not send it. Does nothing if the slot has been filled."""
-
-
-class Hub(Protocol):
-    """The hub: the part of the server that all connections share."""
-
-    limits: ServerLimits
-    budget: MemoryBudget
-    client_log: Journal
-    """Rate-limited: for events that clients can cause at will."""
-    now_ms: int
-    """The time at which this wake-up began."""
-
-    def begin(self) -> None:
-        """A wake-up begins: read the clock into `now_ms`."""
-
-    def handle(self, connection: Connection, frame: memoryview) -> Sequence[Payload] | Slot | None:
-        """Handle one request: its response, or a slot that will be filled, or None for no response.
-
-        Raises:
-            CloseConnectionError: The client has to go.
-        """
-
-    def end(self) -> None:
-        """The wake-up ends: flush other connections, start a sync, set the timer."""
-
-    def has_output(self, connection: Connection) -> None:
-        """Have `connection.flush` called at the end of this wake-up."""
-
-    def opened(self, connection: Connection) -> str | None:
-        """Note a new connection; returns why it is refused, or None."""
-
-    def closed(self, connection: Connection) -> None:
-        """Remove a connection that is closed."""
+"""The errors of a write that only say that the client has gone. They are not logged."""
 
 
 class Connection(asyncio.BufferedProtocol):
-    """The protocol object of one accepted socket."""
+    """The asyncio protocol of one accepted socket."""
 
     def __init__(
-        self, hub: Hub, loop: asyncio.AbstractEventLoop, listener: Listener = ANY_PLAINTEXT
+        self,
+        hub: Hub[Connection],
+        loop: asyncio.AbstractEventLoop,
+        listener: Listener = ANY_PLAINTEXT,
     ) -> None:
         self._hub = hub
         self._loop = loop
         self._listener = listener
         self._limits = hub.limits
         self._receive = ReceiveBuffer(hub.limits, hub.budget, self)
-        self._slots: deque[Slot] = deque()
+        self._slots: deque[Slot[Any]] = deque()
         self._ready: list[Payload] = []
         self._ready_bytes = 0
         self._has_output = False
-        self._paused = False
-        self._continuing = False
-        self._stopped = False
+        self._paused = False  # whether the transport does not read
+        self._continuing = False  # whether `_continue` is scheduled
+        self._stopped = False  # whether the server drains: the connection reads no further request
         self._muted_until_ms = 0
-        self._unmute: asyncio.TimerHandle | None = None
-        self._closing_since_ms = -1
+        self._unmute: asyncio.TimerHandle | None = (
+            None  # the timer that ends the muting; None if the connection is not muted
+        )
+        self._closing_since_ms = -1  # when `close` was called; -1 before
         self._peer_closed = False
-        self._received_ms = 0
-        self._frame_began_ms = -1
-        self._active_ms = 0
-        self._made_ms = 0
+        self._received_ms = 0  # the time of the last byte from the client
+        self._frame_began_ms = (
+            -1
+        )  # the time of the first byte of an incomplete request; -1 if there is none
+        self._active_ms = 0  # the time of the last response
+        self._made_ms = 0  # the time at which the connection was accepted
         self._in_flight_limit = hub.limits.max_requests_in_flight
-        self._written_ms = 0
-        self._written_bytes = 0
+        self._written_ms = (
+            0  # the last time at which no bytes were queued, or the client had taken some
+        )
+        self._written_bytes = 0  # how many bytes the client had taken at the last check
         self._transport: asyncio.Transport
         self._writer: SocketWriter
-        self.lost = False
-        self.client = "?"
-        self.client_address = ""
-        self.session: Session
-        self.local_host = ""
-        self.local_port = 0
+        self.lost = False  # whether the connection is closed or was refused
+        self.client = "?"  # the address and port of the client, for log events; "?" until the connection is made
+        self.client_address = ""  # the address of the client without its port
+        self.session: Session  # its listener and its authenticated principal
+        self.local_host = ""  # the local address of the socket
+        self.local_port = 0  # the local port of the socket
 
-    # -- asyncio calls these
+    # Callbacks of asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take over a freshly accepted socket."""
+        """Take over an accepted socket."""
         self._transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername") or ("?", 0)
         local = transport.get_extra_info("sockname") or ("?", 0)
@@ -152,8 +110,8 @@ class Connection(asyncio.BufferedProtocol):
             sock = socket.socket(fileno=os.dup(accepted.fileno()))
             sock.settimeout(0)
             self._writer = self._make_writer(sock)
-            _set_options(sock, self._limits)
-        except OSError as error:  # no descriptor left, or the client has gone already
+            set_socket_options(sock, self._limits)
+        except OSError as error:  # no descriptor is left, or the client has disconnected
             self._refuse_new(f"{error}")
             return
         reason = self._hub.opened(self)
@@ -171,11 +129,11 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
-        """Return where the next bytes go."""
+        """Return the free space of the receive buffer."""
         return self._receive.free_space()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take the received bytes from the buffer."""
+        """Handle the requests in the bytes that the event loop has received."""
         self._hub.begin()
         self._received_ms = self._hub.now_ms
         self._receive.received(nbytes)
@@ -183,24 +141,24 @@ class Connection(asyncio.BufferedProtocol):
         self._hub.end()
 
     def eof_received(self) -> bool:
-        """Close the connection, as Kafka does, whatever is in flight: the client sends no more."""
+        """Close the connection, even with requests in flight: the client sends no more. Kafka does the same."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
-        """The socket is gone."""
+        """Release everything: the socket is closed."""
         if self.lost:
             return
         self.lost = True
         if self._unmute is not None:
             self._unmute.cancel()
         self._writer.close()
-        self.session.end(self._receive.close)  # records of a request may still be in the buffer
+        self.session.end(self._receive.close)  # a request may still use records in the buffer
         self._ready.clear()
         self._cancel_slots()
         self._hub.closed(self)
 
     def _session_changed(self) -> None:
-        """Give a client no more room than it needs until it has authenticated."""
+        """Set the limits of the connection. Until the client has authenticated they are small."""
         session, limits = self.session, self._limits
         known = session.authenticated
         self._in_flight_limit = limits.max_requests_in_flight if known else 1
@@ -208,10 +166,10 @@ class Connection(asyncio.BufferedProtocol):
             tokens=session.raw_tokens, most=0 if known else limits.max_unauthenticated_bytes
         )
 
-    # -- requests
+    # Requests
 
     def _process(self) -> None:
-        """Handle the whole requests at hand, send what is ready, and decide whether to read on."""
+        """Handle the complete requests in the buffer, send the responses that are ready, and read on or pause."""
         try:
             complete = self._handle_requests()
         except (BadFrameError, CloseConnectionError) as error:
@@ -229,7 +187,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._continue_soon()
 
     def _handle_requests(self) -> bool:
-        """Handle the requests of one turn; return whether no whole request is left."""
+        """Handle the requests of one iteration. Return whether no complete request is left."""
         turn_ends_ns = perf_counter_ns() + _TURN_NS
         for _ in range(_REQUESTS_PER_TURN):
             if self._congested():
@@ -245,11 +203,11 @@ class Connection(asyncio.BufferedProtocol):
         return False
 
     def _receive_more(self) -> bool:
-        """Receive what a layer below still holds; returns whether there was anything."""
+        """Receive bytes that a lower layer has buffered. Return whether there were any."""
         return False
 
-    def _accept(self, answer: Sequence[Payload] | Slot | None) -> None:
-        """Put a response, or its slot, into the order."""
+    def _accept(self, answer: Sequence[Payload] | Slot[Any] | None) -> None:
+        """Add a response, or its slot, to the order of responses."""
         if answer is None:
             return
         if self._peer_closed:
@@ -283,7 +241,7 @@ class Connection(asyncio.BufferedProtocol):
         )
 
     def _await_bytes(self) -> None:
-        """No whole request is left: make room for more bytes and read."""
+        """Make space for more bytes and read on: no complete request is left."""
         if not self._receive.pending:
             self._frame_began_ms = -1
         elif self._frame_began_ms < 0:
@@ -302,7 +260,7 @@ class Connection(asyncio.BufferedProtocol):
     def _read_on(self) -> None:
         if self._paused:
             self._paused = False
-            # The time that we did not listen does not count as the client's silence.
+            # The client was not silent while the connection was paused: its timers start again.
             self._received_ms = now_ms = self._hub.now_ms
             if self._frame_began_ms >= 0:
                 self._frame_began_ms = now_ms
@@ -310,7 +268,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._transport.resume_reading()
 
     def _continue_soon(self) -> None:
-        """Go on with `_process` in the next iteration of the loop."""
+        """Continue with `_process` in the next iteration of the event loop."""
         if not self._continuing and not self.lost:
             self._continuing = True
             self._loop.call_soon(self._continue)
@@ -324,7 +282,7 @@ class Connection(asyncio.BufferedProtocol):
         self._hub.end()
 
     def mute(self, until_ms: int) -> None:
-        """Read nothing and handle no further request until then, in the time of the hub; answers still go out."""
+        """Read nothing and handle no request until `until_ms`, in the time of the hub. Responses are still sent."""
         now_ms = self._hub.now_ms
         if self.lost or until_ms <= max(now_ms, self._muted_until_ms):
             return
@@ -339,13 +297,13 @@ class Connection(asyncio.BufferedProtocol):
         self._continue_soon()
 
     def memory_available(self) -> None:
-        """The memory budget has room again."""
+        """Continue: the memory budget has space again."""
         self._continue_soon()
 
-    # -- responses
+    # Responses
 
     def slot_filled(self) -> None:
-        """A response became ready; take out those that are next in order."""
+        """Add the responses that are next in order to the output: a slot was filled."""
         if self.lost:
             return
         slots = self._slots
@@ -360,7 +318,7 @@ class Connection(asyncio.BufferedProtocol):
             self._hub.has_output(self)
 
     def flush(self) -> None:
-        """Write what is ready."""
+        """Write the responses that are ready."""
         self._has_output = False
         if self.lost:
             return
@@ -385,14 +343,14 @@ class Connection(asyncio.BufferedProtocol):
         if not self._congested() and self._writer.queued_bytes <= half:
             self._continue_soon()
 
-    # -- the end
+    # The end
 
     def close(self, reason: str, *, quietly: bool = False) -> None:
-        """Handle no further request, send what is ready, then close.
+        """Handle no further request, send the responses that are ready, then close.
 
         Args:
-            reason: for the log.
-            quietly: do not log.
+            reason: The reason, for the log event.
+            quietly: Whether to log no event.
         """
         if self.lost or self._closing_since_ms >= 0:
             return
@@ -407,13 +365,13 @@ class Connection(asyncio.BufferedProtocol):
             self._shut()
 
     def _cancel_slots(self) -> None:
-        """Give up the responses that are not ready."""
+        """Cancel the responses that are not ready."""
         slots, self._slots = self._slots, deque()
         for slot in slots:
             slot.cancel()
 
     def _shut(self) -> None:
-        """Close both descriptors; what the kernel has taken still reaches the client."""
+        """Close both descriptors. Bytes that the kernel has accepted still reach the client."""
         self._transport.close()
 
     def _write_failed(self, error: OSError) -> None:
@@ -425,23 +383,23 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def settled(self) -> bool:
-        """Whether nothing is in flight: no request without a response, no response that the client has not taken."""
+        """Whether nothing is in flight: every request has its response, and the socket has taken every response."""
         return self.lost or not (self._slots or self._ready or self._writer.queued_bytes)
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes of responses that the socket has not taken."""
+        """The bytes of responses that the socket has not taken yet."""
         return 0 if self.lost else self._writer.queued_bytes
 
     def stop_reading(self) -> None:
-        """Take no further request. Responses in flight are still sent."""
+        """Read no further request. Responses in flight are still sent."""
         self._stopped = True
         if not self.lost:
             self._pause()
 
     @property
     def deaf(self) -> bool:
-        """Whether nothing is read from the connection while responses wait, so that its end would go unnoticed."""
+        """Whether the connection is paused while responses are pending. Its end goes unnoticed then."""
         return (
             self._paused
             and bool(self._slots)
@@ -450,14 +408,14 @@ class Connection(asyncio.BufferedProtocol):
         )
 
     def fileno(self) -> int:
-        """Return the descriptor of the socket; the connection must not be `lost`."""
+        """Return the descriptor of the socket. The connection must not be `lost`."""
         return self._writer.fileno()
 
     def peer_closed(self) -> None:
-        """The client has closed its end, though requests of it may not have been read yet.
+        """Cancel the responses that are not ready: the client has closed its end of the connection.
 
-        Its responses that are not ready are given up. The requests that are left are still carried out, as those of a
-        producer that waits for no answer have to be; then the connection closes.
+        The connection still handles the requests that it has not read yet, because a producer with acks=0 closes
+        without waiting for responses. Then the connection closes.
         """
         if not self._peer_closed:
             self._peer_closed = True
@@ -465,14 +423,14 @@ class Connection(asyncio.BufferedProtocol):
             self._continue_soon()
 
     def abort(self) -> None:
-        """Close at once, whatever waits to be sent."""
+        """Close at once. Responses that are not sent are lost."""
         if not self.lost:
             self._closing_since_ms = self._hub.now_ms
             self._cancel_slots()
             self._transport.abort()
 
     def check(self, now_ms: int) -> None:
-        """Close the connection if it has run into a time-out, and give spare memory back. Called once a second."""
+        """Close the connection after a time-out, and free spare memory. The hub calls this once a second."""
         if self.lost:
             return
         if not self.session.busy:
@@ -501,41 +459,24 @@ class Connection(asyncio.BufferedProtocol):
             self._written_bytes = self._writer.sent_bytes
             self._written_ms = now_ms
             return ""
-        timeout_ms = self._limits.write_timeout_ms
-        if self._receive.holds_extra and self._hub.budget.contended:
-            timeout_ms = min(
-                timeout_ms, self._limits.frame_timeout_ms
-            )  # others wait for its memory
-        if now_ms - self._written_ms <= timeout_ms:
-            return ""
-        queued = self._writer.queued_bytes
-        return f"the client took none of {queued} waiting bytes in {timeout_ms / 1000:g} s"
+        return stalled_write(
+            self._limits,
+            self._writer.queued_bytes,
+            now_ms - self._written_ms,
+            others_wait=self._receive.holds_extra and self._hub.budget.contended,
+        )
 
     def _stalled_authentication(self, now_ms: int) -> str:
-        limit_ms = self._limits.authentication_timeout_ms
-        if self.session.authenticated or self._slots or now_ms - self._made_ms <= limit_ms:
+        if self.session.authenticated or self._slots:
             return ""
-        return f"the client has not authenticated in {limit_ms / 1000:g} s"
+        return stalled_authentication(self._limits, now_ms - self._made_ms)
 
     def _stalled_frame(self, now_ms: int) -> str:
         if self._paused or self._frame_began_ms < 0:
             return ""
-        limits = self._limits
-        lasted_ms = now_ms - self._frame_began_ms
-        due = limits.min_bytes_per_second * (lasted_ms - limits.frame_timeout_ms) // 1000
-        if now_ms - self._received_ms > limits.frame_timeout_ms or self._receive.pending < due:
-            return f"a request of which {self._receive.pending} bytes came in {lasted_ms / 1000:g} s, and not its rest"
-        return ""
-
-
-def _set_options(sock: socket.socket, limits: ServerLimits) -> None:
-    """Send small answers at once, and notice a client whose machine or network has gone without a word."""
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (
-        ("TCP_KEEPIDLE", limits.keepalive_idle_s),
-        ("TCP_KEEPINTVL", limits.keepalive_interval_s),
-        ("TCP_KEEPCNT", limits.keepalive_probes),
-    ):
-        if hasattr(socket, name):  # some systems have them by other names, and all have a default
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        return stalled_frame(
+            self._limits,
+            self._receive.pending,
+            now_ms - self._received_ms,
+            now_ms - self._frame_began_ms,
+        )

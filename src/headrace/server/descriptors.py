@@ -1,4 +1,4 @@
-"""How many files a broker's process may open, and how segments and connections share them."""
+"""The limit on open files of a broker's process, and its division between segments and connections."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _MOST_SEGMENTS: Final = 8192
 
 
 def descriptor_limit(*, raise_it: bool) -> int:
-    """Return how many files this process may open.
+    """Return the greatest number of files that this process can have open.
 
     Args:
-        raise_it: Whether to raise the soft limit to the hard one before. The limit of a program that has a broker
-            inside is the program's to change.
+        raise_it: Whether to raise the soft limit to the hard limit first. An embedded broker leaves the limit to its
+            program.
     """
     if sys.platform == "win32":
         return 8192
@@ -33,12 +33,15 @@ def descriptor_limit(*, raise_it: bool) -> int:
 
 
 def segment_files(descriptors: int) -> int:
-    """Return how many files of segments may be open at once: at most three eighths of what the process may open."""
+    """Return how many segment files can be open at a time: three eighths of the limit at most."""
     return min(_MOST_SEGMENTS, descriptors * 3 // 8)
 
 
 def connections(descriptors: int) -> int:
-    """Return how many connections there may be: each takes two descriptors, of what segments and all else leave."""
+    """Return how many connections can be open.
+
+    Each connection needs two descriptors of those that segments and other files leave.
+    """
     reserved = min(_MOST_RESERVED, descriptors // 8)
     left = descriptors - segment_files(descriptors) - reserved
     return max(16, min(descriptors * 3 // 8, left // 2))

@@ -1,4 +1,4 @@
-"""Randomness of a real process."""
+"""Random numbers of the operating system."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import uuid
 
 
 class OsEntropy:
-    """The `Entropy` port on the operating system's generator."""
+    """The `Entropy` port, with the operating system's random number generator."""
 
     __slots__ = ()
 

@@ -1,7 +1,7 @@
-"""The receive buffer of a connection: bytes come in, whole requests come out, nothing is copied on the way.
+"""The receive buffer of a connection. It collects bytes and returns complete requests without copying them.
 
-The buffer grows as bytes arrive, at most doubling, and never on the word of a client: four bytes that announce a
-request of 100 MiB cost nothing. It shrinks when it has not been needed for a while.
+The buffer grows as bytes arrive, to at most twice its size at a time. It never grows because of an announced length:
+four bytes that announce a request of 100 MiB cost nothing. It shrinks when the space was not needed for a while.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _HTTP_METHODS: Final = (
 
 
 class BadFrameError(ProtocolError):
-    """The bytes are not a Kafka request; the message says what they look like."""
+    """The bytes are not a Kafka request. The message describes the bytes."""
 
 
 class ReceiveBuffer:
-    """One growable buffer; `view[start:end]` holds what was received and not yet taken out."""
+    """A buffer that grows. `view[start:end]` has the bytes that were received and not yet returned."""
 
     __slots__ = (
         "_api_keys_seen",
@@ -69,10 +69,10 @@ class ReceiveBuffer:
         self._least = _MIN_REQUEST_BYTES
         self._most = limits.max_other_request_bytes
         self._capped = False
-        """Whether no request at all may be larger than `_most`; else Produce may."""
+        """Whether `_most` limits every request; otherwise Produce requests may be larger."""
 
     def bound(self, *, tokens: bool, most: int) -> None:
-        """Accept frames up to `most` bytes, 0 for the usual bounds; with `tokens` also those too small for requests."""
+        """Accept frames of up to `most` bytes, 0 for the usual limits; with `tokens` also very small frames."""
         self._least = 0 if tokens else _MIN_REQUEST_BYTES
         self._most = most or self._limits.max_other_request_bytes
         self._capped = most > 0
@@ -84,30 +84,30 @@ class ReceiveBuffer:
 
     @property
     def holds_extra(self) -> bool:
-        """Whether it has taken memory from the budget."""
+        """Whether the buffer uses memory of the budget."""
         return len(self._data) > self._limits.initial_buffer_bytes
 
     @property
     def pending(self) -> int:
-        """Bytes received that belong to no whole request yet (or to one that was not taken out yet)."""
+        """The number of bytes that were received and not yet returned as a request."""
         return self._end - self._start
 
     def free_space(self) -> memoryview:
-        """Return where the next bytes go; never empty after `make_room` returned True."""
+        """Return the space for the next bytes. It is never empty after `make_room` has returned True."""
         return self._view[self._end :]
 
     def received(self, count: int) -> None:
-        """Note that `count` bytes were written to the front of `free_space`."""
+        """Add `count` bytes that were written to the start of `free_space`."""
         self._end += count
         self._peak = max(self._peak, self._end)
 
     def next_frame(self) -> memoryview | None:
-        """Take out the next whole request, without its length; None when it is not complete.
+        """Return the next complete request without its length; None if it is not complete.
 
         The view is valid until `make_room` or `free_space` is called.
 
         Raises:
-            BadFrameError: These bytes are no Kafka request, or one that is too large.
+            BadFrameError: The bytes are not a Kafka request, or the request is too large.
         """
         start = self._start
         available = self._end - start
@@ -141,14 +141,15 @@ class ReceiveBuffer:
             )
 
     def make_room(self) -> bool:
-        """Prepare for the next read: all whole frames have been taken out.
+        """Prepare the buffer for the next read, after all complete requests were returned.
 
         Returns:
-            False when the buffer is full and has to grow beyond what the memory budget gives now. The owner
-            then stops reading until its `memory_available` is called.
+            False if the buffer is full and the memory budget does not allow it to grow. The owner then stops reading
+            until its
+            `memory_available` is called.
         """
         capacity = len(self._data)
-        # The last read found no end: the client has more than fits, and larger reads cost less.
+        # The last read filled the buffer. The client has more bytes, and larger reads are cheaper.
         filled = self._end == capacity and capacity < self._limits.busy_buffer_bytes
         if self._start == self._end:
             self._start = self._end = 0
@@ -165,7 +166,7 @@ class ReceiveBuffer:
         return self._resize(max(wanted, capacity + _LENGTH_BYTES))
 
     def _frame_size(self) -> int:
-        """Bytes of the frame that has begun, as far as it is known."""
+        """Return the size of the incomplete frame, as far as it is known, in bytes."""
         if self._end - self._start < _LENGTH_BYTES:
             return _LENGTH_BYTES
         (size,) = _LENGTH.unpack_from(self._data, self._start)
@@ -191,8 +192,8 @@ class ReceiveBuffer:
         return True
 
     def shrink(self) -> None:
-        """Give memory back that was not needed since the last call; to be called now and then."""
-        # One byte more than what is there: the next read may come at any moment, and needs some room.
+        """Free memory that was not needed since the last call. The hub calls this regularly."""
+        # One byte more than the received bytes: the next read can begin at any moment and needs space.
         needed = max(self._peak, self._end + 1)
         self._peak = self._end
         target = self._limits.initial_buffer_bytes
@@ -204,7 +205,7 @@ class ReceiveBuffer:
             self._resize(target)
 
     def close(self) -> None:
-        """Give everything back; nothing is received any more."""
+        """Free all memory. Nothing can be received afterwards."""
         extra = len(self._data) - self._limits.initial_buffer_bytes
         self._data = bytearray()
         self._view = memoryview(self._data)
@@ -223,7 +224,7 @@ class _Nobody:
 
 
 def describe_garbage(first: bytes, size: int, limit: int) -> str:
-    """Say what bytes look like that are no Kafka request."""
+    """Describe bytes that are not a Kafka request, for the log."""
     if first.startswith(_TLS_HANDSHAKE):
         return (
             "a TLS handshake on a plaintext listener: "

@@ -1,11 +1,12 @@
-"""When a server process looks for garbage, and at which objects.
+"""The garbage collection of a server process.
 
-A full collection of CPython looks at every object that was there before. With 5,000 partitions, 2,000 topics and 1,000
-groups one took 150 ms, and any request could start it. Here each full collection looks at the objects that were made
-since the previous one: those that survive are frozen (`gc.freeze`). Objects of a broker are freed by their reference
-counts, for nothing of a connection or a request refers back to itself when it ends
-(`tests/conformance/server/test_garbage.py`). If collections find much garbage all the same, there may be some among the
-frozen objects, too; then the next full collection looks at all of them.
+A full collection of CPython examines every object. With 5,000 partitions, 2,000 topics and 1,000 groups one collection
+took 150 ms, and any request could start it. Here each full collection examines only the objects that were made since
+the previous one, because the surviving objects are frozen (`gc.freeze`).
+
+Reference counts free the objects of a broker: objects of a connection or a request form no reference cycles when they
+end (`tests/conformance/server/test_garbage.py`). If collections find much garbage all the same, there may also be
+garbage among the frozen objects. Then the next full collection examines all objects.
 """
 
 from __future__ import annotations
@@ -15,28 +16,28 @@ from typing import Any, Final
 
 _OLDEST: Final = 2
 _OFTEN: Final = 4
-"""Collections of the middle generation between two full ones; the fewer, the less there is to look at."""
+"""The number of collections of the middle generation between two full ones. Fewer mean smaller full collections."""
 _MUCH_GARBAGE: Final = 500_000
-"""Objects, some hundred bytes each."""
+"""The number of freed objects, of some hundred bytes each, after which a full collection examines all objects."""
 
 
 class FullCollections:
-    """Freezes what survives a full collection. There may be one in a process."""
+    """Freezes the objects that survive a full collection. A process has at most one instance."""
 
     def __init__(self, *, much_garbage: int = _MUCH_GARBAGE) -> None:
         self._much_garbage = much_garbage
         self._found = 0
-        """Objects that the collections have freed since the last one that looked at all objects."""
+        """The number of objects freed since the last collection that examined all objects."""
         self._thresholds = gc.get_threshold()
 
     def start(self) -> None:
-        """Freeze what there is, and from now on what survives a full collection."""
+        """Freeze all objects now, and after each full collection the surviving ones."""
         gc.freeze()
         gc.set_threshold(*self._thresholds[:2], _OFTEN)
         gc.callbacks.append(self._collected)
 
     def stop(self) -> None:
-        """Leave it to Python again."""
+        """Restore Python's own settings."""
         gc.callbacks.remove(self._collected)
         gc.set_threshold(*self._thresholds)
         gc.unfreeze()

@@ -1,4 +1,4 @@
-"""Handshakes take turns: one step of one of them in an iteration of the event loop, and others' requests between."""
+"""The order of TLS handshakes: one step of one handshake in each iteration of the event loop."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 
 class HandshakeTurns:
-    """Gives TLS handshakes their turns on the event loop.
+    """Gives TLS handshakes their turns on the event loop, so that requests are handled between their steps.
 
-    A step computes signatures: 0.2 ms with a key on P-256, 0.7 ms where clients show certificates, 4 ms with RSA of
-    4096 bits. A thousand clients that come at once, as after a restart, would block the loop for as many steps.
+    A step computes signatures: 0.2 ms with a P-256 key, 0.7 ms if clients show certificates, 4 ms with RSA of 4096
+    bits. A thousand clients that connect at once, as after a restart, would block the event loop for a thousand steps.
     """
 
     def __init__(self) -> None:
@@ -23,10 +23,10 @@ class HandshakeTurns:
 
         Args:
             loop: The event loop.
-            step: Called in a later iteration, if there has been a step in this one.
+            step: Called in a later iteration, if another handshake has used the turn of this iteration.
 
         Returns:
-            Whether the caller may go on at once; `step` is not called then.
+            Whether the caller has the turn of this iteration. `step` is not called then.
         """
         if self._taken:
             self._waiting.append(step)

@@ -1,7 +1,7 @@
-"""Notices that a client has closed although nothing is read from its connection.
+"""Detects closed clients on connections that are not read.
 
-While a connection has as many requests in flight as it may, it is not read, and asyncio does not watch it: the end of
-the stream would be noticed only when an answer has been written, which for long polls may be minutes later.
+A connection with the greatest number of requests in flight is not read, and asyncio does not watch it. The end of the
+stream would be noticed only after the next response, which can be minutes later for long polls.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from headrace.server.connection import Connection
 
 _PEER_CLOSED: Final = getattr(select, "POLLRDHUP", 0)
-"""The client sends no more. Where the system has no such event, poll tells at least that both directions are closed."""
+"""The poll event of a client that sends no more; 0 on systems that report only that both directions are closed."""
 
 
 def notice_closed(connections: Iterable[Connection]) -> None:
-    """Tell the connections that are not read, and whose responses wait, when their clients have closed."""
+    """Call `peer_closed` of each connection that is not read and whose client has closed."""
     deaf = {connection.fileno(): connection for connection in connections if connection.deaf}
     if not deaf or not hasattr(select, "poll"):
         return

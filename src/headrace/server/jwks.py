@@ -1,7 +1,7 @@
-"""The keys that tokens are signed with (JSON Web Key Sets): read at the start, and again from time to time.
+"""The keys that sign tokens (JSON Web Key Sets): read at the start, and again at intervals.
 
-Only the URLs of the configuration are ever read, from files or over https, without redirections, within bounds of time
-and size. A token with an unknown key has its set read again, no more often than every `MISSING_INTERVAL_S`.
+The server reads only the URLs of the configuration, from files or over https, without redirections, with limits on time
+and size. If a token names an unknown key, the server reads the key set again, at most every `MISSING_INTERVAL_S`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class KeyReader:
         """Read every set once.
 
         Raises:
-            ConfigError: One cannot be read.
+            ConfigError: A key set cannot be read.
         """
         self._loop = loop
         self._authenticator = authenticator
@@ -93,7 +93,7 @@ def _reason(error: Exception) -> str:
 
 
 def _named(url: str) -> str:
-    """Return a URL without what may be secret in it."""
+    """Return a URL without the parts that may be secret."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -102,22 +102,26 @@ def _named(url: str) -> str:
 
 
 def read_keys(url: str) -> bytes:
-    """Return what a URL of the configuration names.
+    """Return the content of a URL of the configuration.
 
     Raises:
-        OSError: It cannot be read in time.
-        ConfigError: It is no file: or https: URL, too large, or not answered in HTTP.
+        OSError: The content cannot be read in time.
+        ConfigError: The URL is no file: or https: URL, the content is too large, or the response is not HTTP.
     """
     try:
         return _content(url)
-    except (HTTPException, ValueError, OverflowError) as error:  # the URL, a port, or the answer
+    except (
+        HTTPException,
+        ValueError,
+        OverflowError,
+    ) as error:  # of the URL, its port, or the response
         raise ConfigError(f"{error}") from error
 
 
 def _content(url: str) -> bytes:
     parts = urlsplit(url)
     if parts.username is not None:
-        raise ConfigError("no user and password in the URL: who is to log in needs no key set")
+        raise ConfigError("the URL must not contain a user and password")
     if parts.scheme == "file":
         if parts.netloc not in {"", "localhost"}:
             raise ConfigError("a file: URL has an absolute path: file:///path")
@@ -136,10 +140,10 @@ def _content(url: str) -> bytes:
 
 
 class _Deadline:
-    """Ends a connection when its time is over, whatever it waits for.
+    """Ends a connection when its time is over.
 
-    The time-out of a socket begins anew with each byte: a server that sends one now and then would keep the thread for
-    days, in the handshake, the headers or the body alike.
+    The time-out of a socket starts again with each byte: a server that sends single bytes could block the thread for
+    days, in the handshake, the headers or the body.
     """
 
     def __init__(self) -> None:
@@ -150,9 +154,9 @@ class _Deadline:
         self._over = False
 
     def watch(self, sock: socket.socket) -> None:
-        """End this connection, too."""
+        """Add a connection that the deadline ends."""
         with self._lock:
-            self._sockets.append(sock.dup())  # TLS takes the object over, and not the duplicate
+            self._sockets.append(sock.dup())  # TLS takes over the object, but not the duplicate
             if self._over:
                 self._shut()
 
@@ -166,7 +170,7 @@ class _Deadline:
             for sock in self._sockets:
                 sock.close()
             self._sockets.clear()
-            if self._over:  # also of an answer that ended there without being whole
+            if self._over:  # the deadline also ended a response that looks complete
                 raise TimeoutError(f"it took more than {_TIMEOUT_S:g} s")
 
     def _end(self) -> None:
@@ -181,7 +185,7 @@ class _Deadline:
 
 
 class _Https(urllib.request.HTTPSHandler):
-    """Makes connections that a deadline watches."""
+    """A handler of https: URLs whose connections a deadline ends."""
 
     def __init__(self, deadline: _Deadline) -> None:
         super().__init__()
@@ -215,7 +219,7 @@ def _bounded(path: Path) -> bytes:
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A key set is where the configuration says, or nowhere."""
+    """Refuses redirections: only the URL of the configuration is read."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
-        """Follow no redirection: it becomes an error."""
+        """Refuse the redirection, so that it becomes an error."""

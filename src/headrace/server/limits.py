@@ -1,4 +1,4 @@
-"""Every bound of the server in one place, and what happens at it."""
+"""The limits of the server, and what happens when a client exceeds them."""
 
 from __future__ import annotations
 
@@ -11,37 +11,42 @@ MIB: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """Bounds of connections, requests and memory. The defaults suit one process on a small machine.
+    """The limits on connections, requests and memory. The defaults suit one process on a small machine.
 
     Attributes:
-        max_request_bytes: largest Produce request (Kafka's `socket.request.max.bytes`); beyond: closed.
-        max_other_request_bytes: largest request of any other API; beyond: closed.
-        max_unauthenticated_bytes: largest request of a client that has to authenticate first; beyond: closed
-            (`sasl.server.max.receive.size`). It has one request in flight.
-        authentication_timeout_ms: a client has not authenticated so long after it connected: closed.
-        max_requests_in_flight: unanswered requests of a connection; at it: nothing more is read from it.
-        max_queued_bytes: response bytes that a connection has not taken yet; above: nothing more is read
-            from it until half of them are gone.
-        memory_budget_bytes: receive buffers (beyond the first `initial_buffer_bytes` of each connection); at
-            it: connections wait for their turn to grow, one at a time goes on.
-        initial_buffer_bytes: receive buffer of a fresh or idle connection.
-        busy_buffer_bytes: size up to which a connection's buffer grows when it is found full.
-        idle_timeout_ms: the time without a request and without a response in flight after which a connection is closed
-        (`connections.max.idle.ms`).
-        handshake_timeout_ms: a TLS handshake takes longer: closed.
-        frame_timeout_ms: the rest of a request does not come: closed after so long without a byte, or
-            when it comes slower than `min_bytes_per_second` on average.
-        min_bytes_per_second: see there.
-        write_timeout_ms: the client takes no byte of its answers for so long: closed.
-        max_connections: at it: a new connection is closed at once.
-        max_connections_per_address: the same for one client address; loopback is exempt.
-        max_connection_rate_per_address: new connections a second of one client address; beyond: closed at
-            once; loopback is exempt.
-        max_topics_per_request: topics (or groups, resources, ...) that one request names; beyond: closed.
-        keepalive_idle_s: no byte for so long: the system asks the client's machine whether it still has the
-            connection, and closes it when `keepalive_probes` questions, `keepalive_interval_s` apart, get no answer.
-        keepalive_interval_s: see there.
-        keepalive_probes: see there.
+        max_request_bytes: The size of the largest Produce request (`socket.request.max.bytes`). The connection of a
+            larger request is closed.
+        max_other_request_bytes: The size of the largest request of any other API. The connection of a larger request is
+            closed.
+        max_unauthenticated_bytes: The size of the largest request before authentication
+            (`sasl.server.max.receive.size`). The connection of a larger request is closed. Such a client has one
+            request in flight.
+        authentication_timeout_ms: The time after which a connection without authentication is closed.
+        max_requests_in_flight: The number of requests of a connection in flight at which the server stops reading from
+            it.
+        max_queued_bytes: The bytes of responses that a client has not read above which the server stops reading from
+            it. The server continues when half of them are read.
+        memory_budget_bytes: The memory of all receive buffers beyond `initial_buffer_bytes` each. When it is used up,
+            connections wait to grow, and one at a time continues.
+        initial_buffer_bytes: The receive buffer of a new or idle connection.
+        busy_buffer_bytes: The size to which a receive buffer grows when it is found full.
+        idle_timeout_ms: The time without requests and without responses in flight after which a connection is closed
+            (`connections.max.idle.ms`).
+        handshake_timeout_ms: The time after which a connection with an incomplete TLS handshake is closed.
+        frame_timeout_ms: The time without a byte of an incomplete request after which a connection is closed. After
+            this time the request must also arrive at `min_bytes_per_second`.
+        min_bytes_per_second: The least rate of an incomplete request in bytes per second, on average.
+        write_timeout_ms: The time after which a connection is closed if the client reads none of its responses.
+        max_connections: The number of connections at which a new connection is closed at once.
+        max_connections_per_address: The number of connections of one client address at which a new connection is closed
+            at once. Loopback addresses are exempt.
+        max_connection_rate_per_address: The number of new connections of one client address in a second above which a
+            new connection is closed at once. Loopback addresses are exempt.
+        max_topics_per_request: The number of topics, groups or resources that a request may name. The connection of a
+            larger request is closed.
+        keepalive_idle_s: The time without a byte, in seconds, after which the system sends keepalive probes.
+        keepalive_interval_s: The time between two keepalive probes, in seconds.
+        keepalive_probes: The number of unanswered keepalive probes after which the system closes the connection.
     """
 
     max_request_bytes: int = 100 * MIB

@@ -1,4 +1,4 @@
-"""Where to listen: what was asked for, the rule about listeners that other machines reach, binding."""
+"""The addresses of listeners: which were requested, the check of exposed listeners, and binding."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from headrace.errors import ConfigError
 def chosen_listeners(
     texts: Sequence[str], config: BrokerConfig, *, insecure: bool
 ) -> tuple[Listener, ...]:
-    """Return the listeners that were asked for.
+    """Return the requested listeners.
 
     Args:
-        texts: `HOST:PORT` or `NAME://HOST:PORT`; none for those of `listeners`.
+        texts: The listeners as `HOST:PORT` or `NAME://HOST:PORT`. If there are none, the setting `listeners` counts.
         config: The broker's configuration.
-        insecure: Whether other machines may reach what is not protected.
+        insecure: Whether other machines may reach unprotected listeners.
 
     Raises:
-        ConfigError: One is malformed, exposed, or advertised or configured and not there.
+        ConfigError: A listener is malformed or exposed, or an advertised or configured listener does not exist.
     """
     protocols = parse_protocol_map(config.listener_security_protocol_map)
     listeners = parse_listeners(",".join(texts) or config.listeners, protocols)
@@ -48,7 +48,7 @@ def chosen_listeners(
 
 
 def _check_overrides(config: BrokerConfig, names: Collection[str]) -> None:
-    """Refuse what is said of a listener that is nowhere: it may be what protects one whose name is mistyped."""
+    """Refuse settings of a listener that does not exist: they may be meant for a listener with a mistyped name."""
     for key, _ in config.listener_overrides:
         name, _, option = key.partition(".")
         if name not in names:
@@ -59,10 +59,10 @@ def _check_overrides(config: BrokerConfig, names: Collection[str]) -> None:
 
 
 def check_exposure(listener: Listener, config: BrokerConfig, *, insecure: bool) -> None:
-    """Refuse a listener that other machines can reach and that lacks protection, unless the user insists.
+    """Refuse a listener that other machines can reach without protection, unless `insecure` is true.
 
     Raises:
-        ConfigError: It is not a loopback address, does not both encrypt and authenticate, and `insecure` is not set.
+        ConfigError: The address is not a loopback address, and the listener does not both encrypt and authenticate.
     """
     if listener.address.is_loopback or insecure:
         return
@@ -92,12 +92,12 @@ def check_exposure(listener: Listener, config: BrokerConfig, *, insecure: bool) 
 
 
 def bind(address: ListenAddress) -> list[socket.socket]:
-    """Bind (not yet listen): the port is claimed before a long recovery, and refuses connections until it is over.
+    """Bind a port without listening. It is claimed before a long recovery, and refuses connections until then.
 
-    A name that stands for several addresses is bound on each; with port 0 only on the first.
+    A name with several addresses is bound on each of them; with port 0 only on the first.
 
     Raises:
-        ConfigError: The address is taken, unknown or not allowed.
+        ConfigError: The address is in use, unknown or not allowed.
     """
     try:
         found = socket.getaddrinfo(
@@ -111,7 +111,7 @@ def bind(address: ListenAddress) -> list[socket.socket]:
             sockets.append(_bind_one(family, kind, protocol, where))
         except OSError as error:
             if sockets and error.errno in {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}:
-                continue  # a name such as localhost whose IPv6 address this machine does not have
+                continue  # a name such as localhost can have an IPv6 address that this machine does not have
             for sock in sockets:
                 sock.close()
             hint = (
@@ -129,7 +129,7 @@ def bind(address: ListenAddress) -> list[socket.socket]:
 def _bind_one(family: int, kind: int, protocol: int, where: tuple[object, ...]) -> socket.socket:
     sock = socket.socket(family, kind, protocol)
     try:
-        if sys.platform != "win32":  # there the option lets two servers share a port
+        if sys.platform != "win32":  # on other systems the option lets two servers share a port
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)

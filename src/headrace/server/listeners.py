@@ -1,4 +1,4 @@
-"""A listener at work: its sockets, its certificate, and the connections it makes."""
+"""A bound listener: its sockets, its certificate, and the connections it makes."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _BACKLOG: Final = 1024
 
 
 class BoundListener:
-    """A listener whose certificate is read and whose port is claimed; it serves nobody before `serve`."""
+    """A listener with a certificate and a bound port. It accepts connections after `serve`."""
 
     def __init__(self, listener: Listener, config: BrokerConfig, journal: Journal) -> None:
-        """Read the certificate, and bind.
+        """Read the certificate, and bind the port.
 
         Raises:
-            ConfigError: The certificate cannot be used, nobody could log in, or the address is taken, unknown or not
-                allowed.
+            ConfigError: The certificate cannot be used, no client could log in, or the address is in use, unknown or
+                not allowed.
         """
         self.tls: ServerTls | None = None
         own = config.for_listener(listener.name)
         if listener.protocol.sasl and not own.sasl_enabled_mechanisms:
             raise ConfigError(
-                f"listener {listener.name}: sasl.enabled.mechanisms is empty, so that nobody could log in"
+                f"listener {listener.name}: sasl.enabled.mechanisms is empty, so that no client could log in"
             )
         if listener.protocol.encrypted:
             self.tls = ServerTls(listener.name, own, journal)
@@ -40,13 +40,13 @@ class BoundListener:
         self._servers: list[asyncio.AbstractServer] = []
         port = self._sockets[0].getsockname()[1]
         self.listener = listener._replace(address=ListenAddress(listener.address.host, port))
-        """With the port that was chosen."""
+        """The listener with its actual port."""
 
     async def serve(self, hub: BrokerHub, loop: asyncio.AbstractEventLoop) -> None:
         """Accept connections.
 
         Raises:
-            ConfigError: The port is taken after all.
+            ConfigError: Another process has taken the port in the meantime.
         """
         listener, tls = self.listener, self.tls
 
@@ -59,7 +59,7 @@ class BoundListener:
             try:
                 server = await loop.create_server(connection, sock=sock, backlog=_BACKLOG)
             except OSError as error:
-                # Linux lets two processes bind a port, as long as neither listens: the other one was faster.
+                # Linux lets two processes bind a port while neither listens. The other process listened first.
                 raise ConfigError(f"cannot listen on {listener}: {error.strerror}") from error
             self._servers.append(server)
         if tls is not None:
@@ -72,7 +72,7 @@ class BoundListener:
             self.tls.reload()
 
     def stop_accepting(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Leave new connections in the queue of the system; those that were accepted go on."""
+        """Leave new connections in the queue of the operating system. Accepted connections stay open."""
         for sock in self._sockets:
             loop.remove_reader(sock.fileno())
 
@@ -82,6 +82,6 @@ class BoundListener:
             server.close()
 
     def close(self) -> None:
-        """Give the port back."""
+        """Release the port of the listener."""
         for sock in self._sockets:
             sock.close()

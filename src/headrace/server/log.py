@@ -1,8 +1,9 @@
 """Log lines: an event name and fields, as `key=value` text or as JSON, on standard error.
 
-Values that clients supply are written with `repr` in the text form and escaped in JSON, and long ones are cut, so that
-no client can forge a line or fill the disk with one. What a broker tells while it serves goes through `RateLimited`:
-clients can cause many an event at will. Events whose names begin with `audit_` have a logger of their own.
+The text form writes the values of clients with `repr`, and the JSON form escapes them. Long values are cut. So a client
+cannot forge a line, and cannot fill the disk with one line. While the broker serves, its events pass through
+`RateLimited`, because clients can cause many events at will. Events whose names begin with `audit_` have a logger of
+their own.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from headrace.ports import Journal
 
 LOGGER_NAME: Final = "headrace"
 VALUE_LIMIT: Final = 1000
-"""Longest text of one value in a line, in characters, before anything in it is escaped."""
+"""The longest text of one value in a line, in characters before escaping."""
 ITEMS_LIMIT: Final = 100
-"""Most entries of a list or mapping that a line has."""
+"""The greatest number of entries of a list or mapping in a line."""
 TRACEBACK_LIMIT: Final = 20_000
 _AUDIT_NAME: Final = "audit"
 _AUDIT_PREFIX: Final = "audit_"
@@ -37,7 +38,7 @@ _LEVELS: Final = {
 }
 """The numbers of Kafka's levels."""
 _UNLIMITED: Final = frozenset({"audit_changed"})
-"""Events of which every one is passed on: there are no more than administrators cause."""
+"""Events without a limit: only administrators can cause them."""
 _WINDOWS_LIMIT: Final = 10_000
 _LARGE: Final = 1 << 100
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_.:/@+,-]+")
@@ -45,7 +46,7 @@ _FIELDS: Final = "headrace_fields"
 
 
 def _text(value: object) -> str:
-    """Render a value: bare when it cannot be mistaken for anything else, with `repr` otherwise."""
+    """Render a value. A text that could be mistaken for something else is rendered with `repr`."""
     value = _bounded(value)
     if isinstance(value, bool | int | float) or value is None:
         return str(value)
@@ -54,11 +55,11 @@ def _text(value: object) -> str:
 
 
 def _bounded(value: object, depth: int = 3) -> object:
-    """Return a value as JSON has it, whatever it is, and no longer than a line may be."""
+    """Return a value that JSON can represent, within the length limits of a line."""
     if isinstance(value, bool) or value is None:
         return value
     if isinstance(value, int | float):
-        # JSON has no NaN and no infinity, and nothing here is as large as that.
+        # JSON has no NaN and no infinity, and no field has a value that large
         return value if -_LARGE < value < _LARGE else "not a usable number"
     if isinstance(value, Mapping) and depth:
         items = islice(value.items(), ITEMS_LIMIT)
@@ -71,7 +72,7 @@ def _bounded(value: object, depth: int = 3) -> object:
 
 
 def _one_line(text: str) -> str:
-    """Return text with everything escaped that is not printed as itself: no line ends, nothing for a terminal."""
+    """Return text with every unprintable character escaped: no line ends, no control sequences of terminals."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
@@ -82,7 +83,7 @@ def _end_of(traceback: str) -> str:
 
 
 def describe(error: BaseException | None) -> str:
-    """Return what an exception is and says: other than its `repr`, without the bytes that could not be decoded."""
+    """Describe an exception. Unlike its `repr`, the text has no bytes that could not be decoded."""
     return "nothing" if error is None else f"{type(error).__name__}: {error}"
 
 
@@ -98,26 +99,26 @@ def _timestamp(record: logging.LogRecord) -> str:
 
 
 class TextFormatter(logging.Formatter):
-    """`2026-01-31T12:00:00.000Z WARNING event key=value ...`, a traceback below it if there is one."""
+    """`2026-01-31T12:00:00.000Z WARNING event key=value ...`, with the traceback below the line if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Render a record as one line of the log."""
+        """Render a record as one line."""
         fields: dict[str, object] = getattr(record, _FIELDS, {})
         parts = [_timestamp(record), record.levelname, _one_line(_cut(record.getMessage()))]
         parts += [f"{key}={_text(value)}" for key, value in fields.items()]
         lines = [" ".join(parts)]
         if record.exc_info:
-            # In front of each line, as what an exception says may be what a client said.
+            # In front of each line: the message of an exception may contain text of a client.
             traceback = _end_of(self.formatException(record.exc_info))
             lines += [f"    | {_one_line(line)}" for line in traceback.splitlines()]
         return "\n".join(lines)
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, event, the fields, and the traceback if there is one."""
+    """One JSON object per line: time, level, event, the fields, and the traceback if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Render a record as one line of the log."""
+        """Render a record as one line."""
         line: dict[str, object] = {
             "time": _timestamp(record),
             "level": record.levelname.lower(),
@@ -131,7 +132,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure_logging(level: str, line_format: str, stream: TextIO | None = None) -> None:
-    """Send all log lines of the process to `stream` (standard error)."""
+    """Write all log lines of the process to `stream`; None stands for standard error."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if line_format == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
@@ -141,7 +142,7 @@ def configure_logging(level: str, line_format: str, stream: TextIO | None = None
 class LogLevels(Loggers):
     """The levels of this process's loggers.
 
-    The audit log keeps the level that it has now: who may change configs must not be able to hide what they do.
+    The audit log keeps its level of the start: a client that may change configs must not be able to hide its changes.
     """
 
     def __init__(self) -> None:
@@ -159,18 +160,18 @@ class LogLevels(Loggers):
         }
 
     def change(self, name: str, level: str | None) -> None:
-        """Set the level of a logger; with None it has the level of the root logger again."""
+        """Set the level of a logger. None restores the level of the root logger."""
         logging.getLogger(name).setLevel(logging.NOTSET if level is None else _LEVELS[level])
 
 
 def _level_of(name: str) -> str:
-    """Return the level in force of a logger, as Kafka calls it."""
+    """Return the level of a logger in force, by Kafka's name."""
     number = logging.getLogger(name).getEffectiveLevel()
     return min(_LEVELS, key=lambda level: (abs(_LEVELS[level] - number), -_LEVELS[level]))
 
 
 class LoggingJournal:
-    """The `Journal` port on the standard library's logging."""
+    """The `Journal` port, with the `logging` module of the standard library."""
 
     __slots__ = ("_audit", "_logger")
 
@@ -187,7 +188,7 @@ class LoggingJournal:
         self._of(event).warning(event, extra={_FIELDS: fields})
 
     def error(self, event: str, **fields: object) -> None:
-        """Log at ERROR, with the traceback of the exception that is being handled, if any."""
+        """Log an event at the level ERROR, with the traceback of the exception that is being handled, if any."""
         handling = sys.exc_info()[0] is not None
         self._of(event).error(event, extra={_FIELDS: fields}, exc_info=handling)
 
@@ -196,17 +197,17 @@ class LoggingJournal:
 
 
 class RateLimited:
-    """A journal that passes on at most `burst` lines of each event per window, and then says how many it kept back.
+    """A journal that passes on at most `burst` lines of each event in a window, and counts the suppressed lines.
 
-    Events of the audit log are counted for each principal and host, so that nobody can hide behind what somebody else
-    does; changes by administrators are all passed on. `report` has to be called from time to time: a flood may end
-    without another line to say it with.
+    Events of the audit log are counted for each principal and host, so that a client cannot hide its events behind
+    those of another client. Changes by administrators are never suppressed. `report` has to be called regularly,
+    because a flood may end without a further line.
 
     Args:
-        journal: where lines go.
-        now_ms: the clock.
-        burst: lines of one event in one window.
-        window_ms: length of the window.
+        journal: Receives the lines.
+        now_ms: Returns the time.
+        burst: The number of lines of one event in one window.
+        window_ms: The length of a window in milliseconds.
     """
 
     __slots__ = ("_burst", "_journal", "_now_ms", "_window_ms", "_windows")
@@ -223,25 +224,27 @@ class RateLimited:
         self._now_ms = now_ms
         self._burst = burst
         self._window_ms = window_ms
-        self._windows: dict[_Source, list[int]] = {}  # [window start, lines, kept back]
+        self._windows: dict[
+            _Source, list[int]
+        ] = {}  # [start of the window, lines, suppressed lines]
 
     def info(self, event: str, **fields: object) -> None:
-        """Log at INFO, within the limit."""
+        """Log an event at the level INFO, within the limit."""
         if self._admit(event, fields):
             self._journal.info(event, **fields)
 
     def warning(self, event: str, **fields: object) -> None:
-        """Log at WARNING, within the limit."""
+        """Log an event at the level WARNING, within the limit."""
         if self._admit(event, fields):
             self._journal.warning(event, **fields)
 
     def error(self, event: str, **fields: object) -> None:
-        """Log at ERROR, within the limit."""
+        """Log an event at the level ERROR, within the limit."""
         if self._admit(event, fields):
             self._journal.error(event, **fields)
 
     def report(self) -> None:
-        """Say how many lines were kept back in windows that are over."""
+        """Log how many lines were suppressed in the windows that have ended."""
         now_ms = self._now_ms()
         for source, window in list(self._windows.items()):
             if now_ms - window[0] >= self._window_ms:
@@ -278,7 +281,7 @@ class RateLimited:
         if not event.startswith(_AUDIT_PREFIX):
             return _Source(event)
         source = _Source(event, str(fields.get("principal")), str(fields.get("host")))
-        # With too many of them those that are new share one.
+        # If there are too many sources, new ones share one.
         crowded = len(self._windows) >= _WINDOWS_LIMIT and source not in self._windows
         return _Source(event, "many", "many") if crowded else source
 

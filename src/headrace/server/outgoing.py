@@ -1,8 +1,8 @@
 """The write side of a connection: one queue, drained with `send`, `sendmsg` and `sendfile`.
 
-asyncio copies what a socket does not take at once and has no cheap `sendfile`, so responses do not go through the
-transport. The writer owns a duplicate of the socket's descriptor and is the only one that writes to the connection,
-which keeps responses in order; the transport only reads. What the socket does not take waits in the queue as
+asyncio copies the bytes that a socket does not take at once, and its `sendfile` is expensive. So responses do not pass
+through the transport: the transport only reads. The writer has a duplicate of the socket's descriptor. Only the writer
+writes to the connection, which keeps the responses in order. Bytes that the socket does not take wait in the queue as
 references (buffers, file ranges), not as copies.
 """
 
@@ -19,31 +19,34 @@ from typing import Final
 from headrace.types import Buffer, FileRange, Payload
 
 SENDFILE_MIN_BYTES: Final = 64 * 1024
-"""File ranges from this size on go by sendfile; below, reading and joining them is cheaper."""
+"""The size of a file range from which on it is sent with sendfile. Below, it is cheaper to read and join ranges."""
 
 READ_MAX_BYTES: Final = 512 * 1024
-"""The most bytes that one `send` reads from files. A client that takes nothing must not make the server hold copies."""
+"""The greatest number of bytes that one `send` reads from files, as copies that wait for a slow client."""
 
 _JOIN_MAX_BYTES: Final = 64 * 1024
+"""The size of a buffer below which it is copied into one with its neighbours."""
 _BYTES_PER_TURN: Final = 4 * 1024 * 1024
+"""The bytes after which a writer leaves the event loop to other connections."""
 _CALL_BYTES: Final = 4096
 """The bytes that a system call counts for at least."""
 _BUFFERS_PER_CALL: Final = 64
+"""The greatest number of buffers of one `sendmsg`."""
 _MORE: Final = getattr(socket, "MSG_MORE", 0)
 
 
 class TruncatedFileError(OSError):
-    """A file ended before the range of it that was promised to a client."""
+    """A file is shorter than the range that a response contains."""
 
 
 class SocketWriter:
     """Writes payloads to one non-blocking socket, in order.
 
     Args:
-        loop: the running event loop.
-        sock: a duplicate of the connection's socket; closed by `close`.
-        on_drained: called when bytes that had to wait have gone out (from the loop, not from `send`).
-        on_error: called with the error when the socket or a file fails; nothing is written any more.
+        loop: The running event loop.
+        sock: A duplicate of the connection's socket. `close` closes it.
+        on_drained: Called when the socket has taken bytes that had to wait; from the event loop, never from `send`.
+        on_error: Called with the error when the socket or a file fails. The writer is closed then.
     """
 
     __slots__ = (
@@ -73,25 +76,27 @@ class SocketWriter:
         self._queue: deque[Buffer | FileRange] = deque()
         self._waiting = False
         self.queued_bytes = 0
+        """The bytes that the socket has not taken yet."""
         self.sent_bytes = 0
+        """The bytes that the socket has taken since the start."""
 
     def fileno(self) -> int:
-        """Return the descriptor of the socket."""
+        """Return the descriptor of the socket; -1 after `close`."""
         return self._fd
 
     def send(self, payloads: Sequence[Payload]) -> None:
-        """Write payloads, now as far as the socket takes them, the rest when it takes more."""
+        """Write payloads: at once what the socket takes, the rest when the socket takes more."""
         if self._fd < 0:
             return
         if len(payloads) == 1 and not self.queued_bytes and isinstance(payloads[0], bytearray):
-            # One small answer, the most frequent case: it needs no joining.
+            # The most frequent case, one small response, needs no joining.
             self._queue.append(payloads[0])
             self.queued_bytes = len(payloads[0])
             self._write()
             return
         try:
             self._enqueue(payloads)
-        except OSError as error:  # a file behind a range cannot be read
+        except OSError as error:  # the file of a range cannot be read
             self._fail(error)
             return
         if not self._waiting:
@@ -124,7 +129,7 @@ class SocketWriter:
         self._enqueue_joined(small)
 
     def _enqueue_joined(self, small: list[Buffer]) -> None:
-        """Queue small buffers as one, and empty the list."""
+        """Add small buffers to the queue as one buffer, and clear the list."""
         if small:
             joined = small[0] if len(small) == 1 else b"".join(small)
             small.clear()
@@ -132,7 +137,7 @@ class SocketWriter:
             self.queued_bytes += len(joined)
 
     def _write(self) -> None:
-        """Write until the queue is empty, the socket is full, or others should have their turn."""
+        """Write until the queue is empty, the socket is full, or the bytes of this turn are used up."""
         turn_bytes = _BYTES_PER_TURN
         try:
             while self.queued_bytes and turn_bytes > 0:
@@ -157,7 +162,7 @@ class SocketWriter:
             self._loop.remove_writer(self._fd)
 
     def _write_some(self) -> int:
-        """Write from the head of the queue with one system call and return how many bytes went."""
+        """Write from the head of the queue with one system call. Return how many bytes the socket took."""
         queue = self._queue
         head = queue[0]
         if isinstance(head, FileRange):
@@ -173,7 +178,7 @@ class SocketWriter:
         return count
 
     def _drop(self, count: int) -> None:
-        """Take `count` bytes off the buffers at the head of the queue."""
+        """Remove `count` bytes from the buffers at the head of the queue."""
         queue = self._queue
         while count:
             head = queue[0]
@@ -198,7 +203,7 @@ class SocketWriter:
         return count
 
     def _writable(self) -> None:
-        """The socket takes more."""
+        """Continue to write: the socket takes bytes again."""
         self._write()
         if self._fd >= 0:
             self._on_drained()
@@ -209,7 +214,7 @@ class SocketWriter:
         on_error(error)
 
     def close(self) -> None:
-        """Stop writing, forget what waits and who is called back, and close the duplicate."""
+        """Stop writing, drop the queue and the callbacks, and close the duplicate socket."""
         if self._fd < 0:
             return
         if self._waiting:

@@ -1,8 +1,9 @@
-"""The broker as a process: open the data, listen, report that it is ready, serve until a signal, close cleanly.
+"""The process of a broker: open the data, listen, report that it is ready, serve until a signal, close cleanly.
 
-The order matters. The process binds the port first, so that a mistake shows before a recovery. It accepts connections
-only when the broker is open. At the end it stops accepting, answers the requests that only wait for a sync, closes the
-connections, and lets the broker write its clean-shutdown marker last.
+The order matters. The process binds the port first, so that a wrong address is reported before a long recovery. It
+accepts connections only when the broker is open. At the end it stops accepting, completes the requests that only wait
+for
+a sync, closes the connections, and lets the broker write its clean-shutdown marker last.
 """
 
 from __future__ import annotations
@@ -44,7 +45,10 @@ EXIT_FAILED: Final = 1
 _DRAIN_TIMEOUT_S: Final = 2.5
 _ENOUGH_CONNECTIONS: Final = 1_000
 _SWITCH_INTERVAL_S: Final = 0.0001
-"""How long a thread that syncs or compacts may keep the interpreter from the loop; Python's 5 ms show in the p99."""
+"""The time for which a thread may keep the interpreter from the event loop, in seconds.
+
+Python's default of 5 ms is visible in the p99 latency.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +56,9 @@ class ServeOptions:
     """The options of `headrace serve` and `headrace dev`.
 
     Attributes:
-        listeners: where to accept connections; the first one is named in the ready line.
-        data: the data directories, the one with the metadata first; none to keep everything in memory.
-        config: the broker's configuration.
+        listeners: The listeners. The ready line names the first one.
+        data: The data directories, the one with the metadata first; empty to keep everything in memory.
+        config: The broker's configuration.
         loop: "asyncio", "uvloop", or "auto": uvloop if it is installed.
     """
 
@@ -69,7 +73,7 @@ def run(options: ServeOptions) -> int:
 
     Raises:
         ConfigError: The address cannot be bound, or a data directory is named twice.
-        StorageError: A data directory is in use, or what is in it cannot be read.
+        StorageError: A data directory is in use, or its content cannot be read.
     """
     with contextlib.ExitStack() as stack:
         bound: list[BoundListener] = []
@@ -94,9 +98,9 @@ def _run_on_loop(kind: str, main: Callable[[], Coroutine[Any, Any, int]]) -> int
 
 
 def server_limits(config: BrokerConfig, descriptors: int) -> ServerLimits:
-    """Derive the server's bounds from the configuration, and from how many files the process may open.
+    """Derive the limits of the server from the configuration and from the limit on open files.
 
-    How many connections are wanted can change while it runs, so it is no part of this.
+    The limits on connections can change while the server runs, so they are no part of it.
     """
     return ServerLimits(
         max_request_bytes=config.socket_request_max_bytes,
@@ -114,7 +118,10 @@ def server_limits(config: BrokerConfig, descriptors: int) -> ServerLimits:
 
 
 def _check_topic_config(topic: TopicConfig) -> None:
-    """Check a topic's serdes and partitioner; what that takes is imported for the first topic that names one."""
+    """Check the serdes and the partitioner of a topic.
+
+    Their modules are imported for the first topic that names one.
+    """
     named = (topic.headrace_serde, topic.headrace_key_serde, topic.headrace_partitioner)
     parameters = (
         topic.headrace_serde_parameters,
@@ -123,7 +130,7 @@ def _check_topic_config(topic: TopicConfig) -> None:
     )
     if not any((*named, *parameters)):
         return
-    from headrace.clients.topic_strategies import check_topic_config  # noqa: PLC0415 - a start has no use for it
+    from headrace.clients.topic_strategies import check_topic_config  # noqa: PLC0415 - a start does not need it
 
     check_topic_config(topic)
 
@@ -140,7 +147,7 @@ class _Process:
         self._exit_code = EXIT_OK
         self._signals = 0
         self._closed = False
-        """Whether the broker is not to be called any more."""
+        """Whether the broker must not be called any more."""
 
     async def main(self) -> int:
         """Open the broker, serve until a signal, and close; return the exit code."""
@@ -209,7 +216,7 @@ class _Process:
         work: Callable[[], Any],
         done: Callable[[Any], object],
     ) -> None:
-        """Run work on the records of a batch in a thread; the broker goes on with the outcome in a tick."""
+        """Run work on the records of a batch in a thread. The broker continues with the result in a tick."""
 
         def finish(outcome: Any) -> None:
             if not self._closed:
@@ -219,7 +226,7 @@ class _Process:
         hub.codecs.run(work, finish)
 
     def _warn_of_few(self, descriptors: int, wanted: int) -> None:
-        """Say that fewer connections are possible than there should be."""
+        """Log a warning if fewer connections are possible than configured."""
         if connections(descriptors) < wanted:
             self._journal.warning(
                 "few_descriptors",
@@ -230,7 +237,7 @@ class _Process:
             )
 
     def _write_out(self, loop: asyncio.AbstractEventLoop, hub: BrokerHub, broker: Broker) -> Syncer:
-        """Have logs of durability `os` written out in a thread of its own, when they are due."""
+        """Write out the logs of durability `os` in a thread of their own when they are due."""
         write_outs = Syncer(
             loop,
             WriteOuts(broker.services.replicas.dirs),
@@ -248,13 +255,13 @@ class _Process:
         write_outs.close()
 
     def _announce(self) -> None:
-        """Print the ready line, the only thing that ever goes to standard output."""
+        """Print the ready line, the only output on standard output."""
         served = [bound.listener for bound in self._listeners]
         data = ",".join(map(str, self._options.data)) or "memory"
         line = f"ready kafka={served[0].address} data={data} pid={os.getpid()}"
         if len(served) > 1:
             line += f" listeners={','.join(map(str, served))}"
-        with contextlib.suppress(OSError):  # nobody reads it
+        with contextlib.suppress(OSError):  # no process reads standard output
             sys.stdout.write(line + "\n")
             sys.stdout.flush()
 
@@ -277,7 +284,7 @@ class _Process:
             self._journal.error("sync_stuck", action="ending without it")
             self._exit_code = EXIT_FAILED
         clean = self._exit_code == EXIT_OK
-        if clean:  # else no clean-shutdown marker: the next start recovers
+        if clean:  # otherwise there is no clean-shutdown marker, and the next start recovers
             try:
                 broker.close(self._clock.now_ms())
             except OSError as error:
@@ -286,7 +293,7 @@ class _Process:
         metadata.close()
         self._journal.info("server_stopped", clean=clean)
         if hub.codecs.busy:
-            # A batch is compressed that nobody waits for any more; the interpreter would wait for that, for seconds.
+            # A batch may still be compressed for a closed connection. The interpreter would wait for that.
             logging.shutdown()
             sys.stdout.flush()
             os._exit(self._exit_code)
@@ -304,7 +311,7 @@ class _Process:
             listener.reload()
 
     def _sync_failed(self, error: BaseException) -> None:
-        """The disk no longer keeps what it is given: no acknowledgement can be true any more."""
+        """Stop the process: the disk did not keep written data, so that no acknowledgement could be true."""
         self._journal.error("sync_failed", error=describe(error), action="stopping")
         self._exit_code = EXIT_FAILED
         self._stop.set()

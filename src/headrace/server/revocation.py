@@ -1,7 +1,7 @@
-"""Lists of revoked certificates (CRLs, RFC 5280): read from files, in PEM or as authorities publish them (DER).
+"""Lists of revoked certificates (CRLs, RFC 5280), read from files in PEM or DER format.
 
-OpenSSL checks the certificates of clients against them. It refuses a client whose authority has no list, or one whose
-time is over: what is not known to be valid is not let in.
+OpenSSL checks the certificates of clients with these lists. A client is refused if its authority has no list, or if the
+list has expired: a certificate must be known to be valid.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headrace.security.certificates import CertificateError, RevocationList, rea
 OPTION: Final = "headrace.ssl.crl.location"
 FILE_BYTES_LIMIT: Final = 32 << 20
 WARN_S: Final = 86_400
-"""So long before the end of a list its end is warned of, if the list was made for longer."""
+"""The time before the end of a list at which a warning is logged, in seconds, if the list is valid for longer."""
 _PEM: Final = re.compile(rb"-----BEGIN X509 CRL-----(.*?)-----END X509 CRL-----", re.DOTALL)
 _DER_START: Final = b"\x30"
 
@@ -36,7 +36,7 @@ def read_lists(locations: Sequence[str]) -> Lists:
     """Read the lists of all files.
 
     Raises:
-        ConfigError: A file cannot be read, is too large, or holds no list.
+        ConfigError: A file cannot be read, is too large, or has no list.
     """
     pem, lists = bytearray(), []
     for location in locations:
@@ -45,7 +45,9 @@ def read_lists(locations: Sequence[str]) -> Lists:
                 lists.append(read_revocation_list(der))
             except CertificateError as error:
                 raise ConfigError(f"{OPTION}: {location}: {error}") from error
-            body = base64.encodebytes(der)  # in lines: textwrap takes seconds for a large list
+            body = base64.encodebytes(
+                der
+            )  # by hand, because textwrap takes seconds for a large list
             pem += b"-----BEGIN X509 CRL-----\n" + body + b"-----END X509 CRL-----\n"
     return Lists(bytes(pem), lists)
 
@@ -72,10 +74,10 @@ def _blocks(location: str) -> list[bytes]:
 
 
 def check_against(context: ssl.SSLContext, path: str) -> None:
-    """Have the certificates of clients checked against the lists in a PEM file.
+    """Make a context check the certificates of clients with the lists in a PEM file.
 
     Raises:
-        ConfigError: OpenSSL cannot use them.
+        ConfigError: OpenSSL cannot use the lists.
     """
     try:
         context.load_verify_locations(cafile=path)
@@ -85,7 +87,7 @@ def check_against(context: ssl.SSLContext, path: str) -> None:
 
 
 class EndsOfLists:
-    """Warns once of each list whose end is near, and once when it has come."""
+    """Warns once of each list that ends soon, and once when the list has ended."""
 
     def __init__(self, listener: str, lists: Sequence[RevocationList], journal: Journal) -> None:
         self._listener = listener
@@ -98,7 +100,7 @@ class EndsOfLists:
         self._over = [each for each in lists if each.next_update_s is not None]
 
     def look(self, now_s: float) -> None:
-        """Warn of what has become due."""
+        """Log the warnings that are due."""
         for event, waiting, early_s in (
             ("crl_expired", self._over, 0),
             ("crl_expires", self._near, WARN_S),
@@ -109,12 +111,12 @@ class EndsOfLists:
                     continue
                 waiting.remove(each)
                 if event == "crl_expires" and now_s >= end_s:
-                    continue  # that it is over has been said
+                    continue  # the end of the list was logged
                 self._journal.warning(
                     event,
                     listener=self._listener,
                     issuer=each.issuer,
                     hours=int((end_s - now_s) / 3600),
-                    remedy="put a new list in its place; it is read without a restart. "
-                    "Clients of this authority are refused from its end on",
+                    remedy="replace the list with a new one; the broker reads it without a restart. "
+                    "Clients of this authority are refused when the list has ended",
                 )

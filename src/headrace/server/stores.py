@@ -1,4 +1,4 @@
-"""Where a served broker keeps its data: log directories and metadata, on disk or in memory."""
+"""The stores of a served broker: log directories and metadata, on disk or in memory."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Stores:
     """The stores of a broker: log directories and metadata.
 
     Attributes:
-        files: the first log directory.
-        further: the others.
-        metadata: the metadata, which lie in the first directory.
-        storages: opens what topics name as their storage.
+        files: The first log directory.
+        further: The other log directories.
+        metadata: The metadata store. It is in the first directory.
+        storages: Opens the storage that a topic names.
     """
 
     files: FileSystem
@@ -36,26 +36,26 @@ class Stores:
     storages: OpenStorage
 
     def close(self) -> None:
-        """Close the metadata, and let others claim the directories."""
+        """Close the metadata store, and release the locks of the directories."""
         self.metadata.close()
         for files in (self.files, *self.further):
             unlock = getattr(
                 files, "unlock", None
-            )  # directories in memory, or absent, are not claimed
+            )  # directories that are in memory or missing have no lock
             if unlock is not None:
                 unlock()
 
 
 def open_stores(data: Sequence[Path], given: Mapping[str, StorageFactory] | None = None) -> Stores:
-    """Claim the log directories for this process, and open the metadata in the first one.
+    """Lock the log directories for this process, and open the metadata store in the first one.
 
     Args:
-        data: the directories; none to keep everything in memory.
-        given: storages that this broker alone knows, by name.
+        data: The directories; empty to keep everything in memory.
+        given: The storages that only this broker knows, by name.
 
     Raises:
         ConfigError: A directory is named twice.
-        StorageError: A directory is in use, or the first one or its metadata cannot be read.
+        StorageError: A directory is in use, or the first directory or its metadata cannot be read.
     """
     if not data:
         from headrace.metadata_stores.memory import MemoryMetadataStore  # noqa: PLC0415 - only what is used
@@ -77,11 +77,11 @@ def open_stores(data: Sequence[Path], given: Mapping[str, StorageFactory] | None
 
 
 def warn_of_exposed(data: Sequence[Path], journal: Journal) -> None:
-    """Warn of data directories that other accounts of the machine can read or change, whatever the ACLs say."""
+    """Warn of data directories that other accounts of the machine can read or change in spite of the ACLs."""
     from headrace.storage.permissions import exposure  # noqa: PLC0415 - not with data in memory
 
     for path in data:
-        with contextlib.suppress(OSError):  # it is out of service; another place reports that
+        with contextlib.suppress(OSError):  # it is out of service, and reported elsewhere
             if remedy := exposure(path):
                 journal.warning("data_directory_exposed", directory=str(path), remedy=remedy)
 

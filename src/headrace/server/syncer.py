@@ -1,8 +1,8 @@
-"""Group commit: one sync at a time, in a thread; what is appended meanwhile goes into the next one.
+"""Group commit: one sync at a time, in a thread. The next sync includes everything that is appended meanwhile.
 
-The sync in flight is the batching window, so there is no timer: under light load a request waits for one sync, under
-heavy load many requests share one. The broker says what is to be synced (`start_sync`) and learns the outcome
-(`finish_sync`), both on the event loop; only the tasks of the batch run in threads.
+The sync in flight is the batching window, so there is no timer. Under light load a request waits for one sync. Under
+heavy load many requests share one. The broker returns what to sync (`start_sync`) and gets the result (`finish_sync`),
+both on the event loop. Only the tasks of the batch run in threads.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Final, Protocol
 
 _PARALLEL_FROM: Final = 5
-"""The number of files on one disk from which on they are synced in parallel. With fewer files, threads cost more
-time.
-"""
+"""The number of files on one disk from which on they are synced in parallel. With fewer files, threads take more
+time."""
 _PARALLEL: Final = 8
 
 
@@ -25,7 +24,7 @@ class Task(Protocol):
     """One file to sync."""
 
     def run(self) -> None:
-        """Sync it; OSError if that fails."""
+        """Sync the file. An OSError means that it failed."""
 
 
 class Batch(Protocol):
@@ -33,23 +32,23 @@ class Batch(Protocol):
 
     @property
     def tasks(self) -> Sequence[Task]:
-        """The files one by one; they may be run in any order, and at the same time in several threads."""
+        """The files one by one. Several threads may run them in any order."""
 
     @property
     def disks(self) -> int:
-        """How many disks they lie on, each of which can sync while the others do."""
+        """The number of disks with these files. Disks can sync at the same time."""
 
 
 def run_in_parallel(tasks: Sequence[Task]) -> None:
-    """Run the syncs of a recovery, of which there may be thousands; nothing runs any more when it returns.
+    """Run the syncs of a recovery, of which there can be thousands. All have ended on return.
 
     Raises:
-        OSError: One failed.
+        OSError: A sync failed.
     """
     if not tasks:
         return
     with ThreadPoolExecutor(_PARALLEL, "headrace-recovery") as pool:
-        # The disk flushes its cache once for all who ask at the same time, and that is nearly all the time it takes.
+        # The disk flushes its cache once for all concurrent syncs, and the flush is nearly all of the time.
         for _ in pool.map(lambda task: task.run(), tasks):
             pass
 
@@ -62,22 +61,22 @@ class Syncable(Protocol):
         """Whether `start_sync` would return something."""
 
     def start_sync(self) -> Batch | None:
-        """Return what has to be synced, or None."""
+        """Return what to sync, or None."""
 
     def finish_sync(self, batch: Batch, error: OSError | None, now_ms: int) -> None:
-        """Take note of the outcome and answer who waited for it."""
+        """Complete a sync and the requests that waited for it."""
 
 
 class Syncer:
-    """Drives the syncs of one broker.
+    """Runs the syncs of one broker.
 
     Args:
-        loop: the running event loop.
-        broker: what is to be synced.
-        now_ms: the clock.
-        after: called on the loop after each sync that succeeded: answers may be ready.
-        on_failure: called on the loop after a sync failed. No further sync is started then: after a failed fsync the
-            kernel may drop the dirty pages and call the next one a success.
+        loop: The running event loop.
+        broker: The broker.
+        now_ms: Returns the time.
+        after: Called on the event loop after each successful sync: responses may be ready.
+        on_failure: Called on the event loop after a failed sync. No further sync is started then: after a failed fsync
+            the kernel may drop the dirty pages and report success for the next one.
     """
 
     def __init__(
@@ -103,10 +102,11 @@ class Syncer:
         self.failed = False
 
     def kick(self) -> None:
-        """Make sure that what was appended is being synced soon.
+        """Make sure that a sync of everything appended starts soon.
 
-        The sync starts at the end of the loop's current iteration, so that requests which arrived at the same time on
-        other connections share it.
+        The sync starts at the end of the current iteration of the event loop, so that requests of other connections
+        that arrived
+        at the same time share it.
         """
         if not (self.in_flight or self._scheduled or self.failed) and self._broker.sync_due:
             self._scheduled = True
@@ -118,7 +118,7 @@ class Syncer:
             return
         try:
             batch = self._broker.start_sync()
-        except Exception as error:  # noqa: BLE001 - a broker that cannot commit must not go on
+        except Exception as error:  # noqa: BLE001 - a broker that cannot commit must not continue
             self._fail(error)
             return
         if batch is None:
@@ -136,15 +136,15 @@ class Syncer:
             failure: BaseException | None = None
             try:
                 self._run(batch)
-            except BaseException as error:  # noqa: BLE001 - whatever it is, the broker has to learn of it
+            except BaseException as error:  # noqa: BLE001 - the broker has to learn of any error
                 failure = error
             try:
                 self._loop.call_soon_threadsafe(self._finish, batch, failure)
-            except RuntimeError:  # the loop was closed: nobody waits any more
+            except RuntimeError:  # the event loop is closed, and nothing waits for the result
                 return
 
     def _run(self, batch: Batch) -> None:
-        """Run the tasks; when it returns or raises, none of them is running any more."""
+        """Run the tasks. None of them is running after a return or an exception."""
         tasks = batch.tasks
         if len(tasks) < _PARALLEL_FROM and batch.disks == 1:
             for task in tasks:
@@ -165,10 +165,10 @@ class Syncer:
         )
         try:
             self._broker.finish_sync(batch, error, self._now_ms())
-        except Exception as bug:  # noqa: BLE001 - whatever it is, the broker has to learn of it
+        except Exception as bug:  # noqa: BLE001 - the broker has to learn of any error
             failure = failure or bug
         if failure is None:
-            self._start()  # the next one runs while the answers of this one are written
+            self._start()  # the next sync runs while the responses of this one are written
         self._after()
         if failure is not None:
             self._fail(failure)
@@ -185,7 +185,7 @@ class Syncer:
                 waiter.set_result(None)
 
     async def idle(self) -> None:
-        """Wait until everything that was appended is synced, or a sync has failed."""
+        """Wait until everything appended is synced, or a sync has failed."""
         if self.failed:
             return
         waiter: asyncio.Future[None] = self._loop.create_future()
@@ -195,7 +195,7 @@ class Syncer:
         await waiter
 
     def close(self) -> None:
-        """End the thread once it has finished the sync in flight."""
+        """End the thread after the sync in flight."""
         if self._thread is not None:
             self._jobs.put(None)
         if self._pool is not None:

@@ -1,4 +1,4 @@
-"""One event-loop timer for all deadlines of a broker."""
+"""One timer of the event loop for all deadlines of a broker."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ _MAX_DELAY_MS: Final = 60_000
 class BrokerTimer:
     """Calls `tick` when the broker's next deadline has come.
 
-    Arming is lazy: a timer that is set earlier than needed stays, fires for nothing and is set again. A fetch that
-    waits half a second and is answered after one millisecond therefore costs no timer of its own.
+    The timer is set lazily. A timer that is set too early stays, expires without effect, and is set again. So a fetch
+    that
+    may wait half a second, but gets its response after a millisecond, costs no timer of its own.
 
     Args:
-        loop: the running event loop.
-        now_ms: the clock in which deadlines are given.
-        next_deadline_ms: the broker's next deadline, or None.
-        tick: what to call at it.
+        loop: The running event loop.
+        now_ms: Returns the time in the clock of the deadlines.
+        next_deadline_ms: Returns the broker's next deadline, or None.
+        tick: Called at the deadline.
     """
 
     __slots__ = ("_armed_ms", "_handle", "_loop", "_next_deadline_ms", "_now_ms", "_tick")
@@ -39,13 +40,13 @@ class BrokerTimer:
         self._handle: asyncio.TimerHandle | None = None
 
     def arm(self) -> None:
-        """Set the timer unless it is set to the next deadline or an earlier time."""
+        """Set the timer, unless it is set to the next deadline or an earlier time."""
         deadline_ms = self._next_deadline_ms()
         if deadline_ms is None or (self._armed_ms is not None and self._armed_ms <= deadline_ms):
             return
         if self._handle is not None:
             self._handle.cancel()
-        # At least one millisecond: a deadline that a tick could not clear must not spin the loop.
+        # At least one millisecond: a deadline that `tick` does not clear must not block the event loop.
         delay_ms = max(1, min(deadline_ms - self._now_ms(), _MAX_DELAY_MS))
         self._armed_ms = deadline_ms
         self._handle = self._loop.call_later(delay_ms / 1000, self._fire)
@@ -58,20 +59,20 @@ class BrokerTimer:
         self.arm()
 
     def clock_leapt(self) -> None:
-        """Set the timer anew: its delay was right until the clock leapt ahead."""
+        """Set the timer again: the clock has jumped ahead."""
         if self._handle is not None and self._armed_ms != -1:
             self._handle.cancel()
             self._handle = self._armed_ms = None
             self.arm()
 
     def hold_off(self, delay_ms: int) -> None:
-        """Do not fire for a while: the tick failed, and its deadline stays in the past."""
+        """Do not call `tick` for a while. It failed, and its deadline stays in the past."""
         self.cancel()
         self._handle = self._loop.call_later(delay_ms / 1000, self._fire)
 
     def cancel(self) -> None:
-        """Stop the timer for ever."""
+        """Stop the timer for good."""
         if self._handle is not None:
             self._handle.cancel()
         self._handle = None
-        self._armed_ms = -1  # earlier than any deadline: `arm` does nothing any more
+        self._armed_ms = -1  # earlier than any deadline, so that `arm` does nothing

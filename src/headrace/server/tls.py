@@ -1,7 +1,7 @@
-"""TLS of one connection, in memory: what comes is decrypted from one buffer, what goes is encrypted into another.
+"""TLS of one connection, in memory: it decrypts the received bytes of one buffer, and encrypts into another.
 
-asyncio's own TLS copies what a socket does not take, and knows neither our bounds nor our order of writing. Here the
-ciphertext passes through the same socket, writer and time-outs as plaintext does on other listeners.
+asyncio's own TLS copies bytes that a socket does not take, and knows neither the server's limits nor its order of
+writing. Here the ciphertext passes through the same socket, writer and time-outs as plaintext on other listeners.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from headrace.server.outgoing import SocketWriter, TruncatedFileError
 from headrace.types import Buffer, FileRange
 
 CHUNK_BYTES: Final = 64 * 1024
-"""How much is encrypted at once: what a client that takes nothing makes us hold in addition."""
+"""The number of bytes that are encrypted at a time. So many bytes more are in memory for a client that reads
+nothing."""
 
 FEED_BYTES: Final = 32 * 1024
-"""How much ciphertext OpenSSL is given at once: its buffers grow to what they ever held, and never shrink."""
+"""The ciphertext that OpenSSL gets at a time, in bytes. The buffers of OpenSSL grow to the most they held, and never
+shrink."""
 
 _HANDSHAKE: Final = 0x16
 _REASONS: Final = {
@@ -42,11 +44,11 @@ _REFUSED: Final = {
 
 
 class TlsError(Exception):
-    """The handshake failed, or what came is no TLS; the message says why."""
+    """The handshake failed, or the bytes are not TLS. The message is the reason."""
 
 
 class TlsChannel:
-    """The state of TLS of one connection."""
+    """The TLS state of one connection."""
 
     __slots__ = ("_begun", "_incoming", "_outgoing", "_rest", "_ssl", "established")
 
@@ -56,11 +58,11 @@ class TlsChannel:
         self._ssl = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._begun = False
         self._rest = memoryview(b"")
-        """Ciphertext that OpenSSL has not been given; it is the caller's until `keep`."""
+        """Ciphertext that OpenSSL has not read. It is in the caller's buffer until `keep` copies it."""
         self.established = False
 
     def received(self, ciphertext: memoryview) -> None:
-        """Take ciphertext; `keep` has to be called before it is overwritten.
+        """Add received ciphertext. `keep` has to be called before the buffer is overwritten.
 
         Raises:
             TlsError: The client does not begin with a handshake.
@@ -73,18 +75,18 @@ class TlsChannel:
         self._rest = ciphertext
 
     def keep(self) -> None:
-        """Take over what was received and not needed yet."""
+        """Copy the ciphertext that was received and not read yet."""
         if self._rest:
             self._incoming.write(self._rest)
             self._rest = memoryview(b"")
 
     def _feed(self) -> bool:
-        """Give OpenSSL more of what was received; returns whether there was any."""
+        """Pass more of the received ciphertext to OpenSSL. Return whether there was any."""
         piece, self._rest = self._rest[:FEED_BYTES], self._rest[FEED_BYTES:]
         return bool(piece and self._incoming.write(piece))
 
     def handshake(self) -> bool:
-        """Go on with the handshake as far as bytes have come; returns whether it is complete.
+        """Continue the handshake with the received bytes. Return whether it is complete.
 
         Raises:
             TlsError: The handshake failed. `outgoing` has the alert for the client.
@@ -102,14 +104,14 @@ class TlsChannel:
 
     @property
     def certificate(self) -> bytes | None:
-        """The client's certificate, verified, as DER."""
+        """The client's verified certificate in DER; None if the client has none."""
         return self._ssl.getpeercert(binary_form=True)
 
     def read(self, into: memoryview) -> int:
-        """Decrypt into a buffer; returns how many bytes there are, 0 when more has to come.
+        """Decrypt into a buffer. Return the number of bytes, 0 if more ciphertext is needed.
 
         Raises:
-            TlsError: The bytes are not what the client sent.
+            TlsError: The ciphertext was changed on the way.
             EOFError: The client sends no more.
         """
         total, ended = 0, False
@@ -128,18 +130,18 @@ class TlsChannel:
         return total
 
     def write(self, piece: Buffer) -> None:
-        """Encrypt; what comes of it is in `outgoing`."""
+        """Encrypt a piece. The ciphertext is in `outgoing`."""
         rest = memoryview(piece)
         while rest:
             rest = rest[self._ssl.write(rest) :]
 
     def outgoing(self) -> bytes:
-        """Take what has to be sent."""
+        """Remove and return the bytes to send."""
         return self._outgoing.read()
 
     def say_goodbye(self) -> None:
-        """Tell the client that no more will come; it is in `outgoing`."""
-        with contextlib.suppress(ssl.SSLError):  # the client need not answer
+        """End TLS. The message for the client is in `outgoing`."""
+        with contextlib.suppress(ssl.SSLError):  # the client need not confirm
             self._ssl.unwrap()
 
 
@@ -152,7 +154,7 @@ def _said(error: ssl.SSLError) -> str:
 
 
 class TlsWriter(SocketWriter):
-    """Encrypts what the socket will take next, no sooner. Bytes are counted as ciphertext once they are it."""
+    """Encrypts only what the socket takes next. After encryption, ciphertext is counted in place of plaintext."""
 
     __slots__ = ("_channel", "_ciphertext")
 
@@ -169,12 +171,12 @@ class TlsWriter(SocketWriter):
         self._ciphertext = memoryview(b"")
 
     def push(self) -> None:
-        """Send what TLS itself has to say: its part of the handshake, alerts, new keys."""
+        """Send TLS's own messages: its part of the handshake, alerts, new keys."""
         if self._fd >= 0 and self._collect() and not self._waiting:
             self._write()
 
     def _collect(self) -> int:
-        """Append what TLS has to send to the ciphertext; returns how much it was."""
+        """Append TLS's messages to the ciphertext. Return how many bytes there were."""
         new = self._channel.outgoing()
         if new:
             old = self._ciphertext
@@ -189,7 +191,7 @@ class TlsWriter(SocketWriter):
                 self._channel.write(piece)
             except (
                 ssl.SSLError
-            ) as error:  # the client has ended TLS, or has broken it: it is gone, as by a reset
+            ) as error:  # the client has ended or broken TLS: treat it like a reset
                 raise ConnectionAbortedError(_said(error)) from error
             self.queued_bytes -= len(piece)
             self._collect()
@@ -198,7 +200,7 @@ class TlsWriter(SocketWriter):
         return count
 
     def _next_piece(self) -> Buffer:
-        """Take up to a chunk of plaintext out of the queue."""
+        """Remove up to a chunk of plaintext from the queue."""
         queue = self._queue
         head = queue[0]
         size = min(len(head), CHUNK_BYTES)
@@ -223,6 +225,6 @@ class TlsWriter(SocketWriter):
         return head if len(pieces) == 1 else b"".join(pieces)
 
     def close(self) -> None:
-        """Stop writing, forget what waits, and close the duplicate."""
+        """Stop writing, drop the queue, and close the duplicate socket."""
         self._ciphertext = memoryview(b"")
         super().close()

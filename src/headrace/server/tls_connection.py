@@ -1,4 +1,4 @@
-"""A connection of a listener with TLS: the handshake, then the same as any other, through a layer that decrypts."""
+"""A connection of a listener with TLS: the handshake, then the same protocol, decrypted by `TlsChannel`."""
 
 from __future__ import annotations
 
@@ -12,21 +12,27 @@ from headrace.config.listeners import Listener
 from headrace.security.certificates import CertificateError, read_certificate
 from headrace.security.principal import Principal
 from headrace.security.principal_mapping import MappingError
-from headrace.server.connection import Connection, Hub
+from headrace.server.connection import Connection
 from headrace.server.framing import BadFrameError
+from headrace.server.hub_interface import Hub
 from headrace.server.outgoing import SocketWriter
 from headrace.server.tls import TlsChannel, TlsError, TlsWriter
 from headrace.server.tls_context import ServerTls
 
 _RECORD_BYTES: Final = 18 * 1024
-"""The largest record, with its overhead: so much more is received than there is room for its plaintext."""
+"""The size of the largest TLS record in bytes. The buffer for ciphertext is so much larger than the one for
+plaintext."""
 
 
 class TlsConnection(Connection):
-    """The protocol object of one accepted socket that speaks TLS."""
+    """The asyncio protocol of one accepted socket with TLS."""
 
     def __init__(
-        self, hub: Hub, loop: asyncio.AbstractEventLoop, listener: Listener, tls: ServerTls
+        self,
+        hub: Hub[Connection],
+        loop: asyncio.AbstractEventLoop,
+        listener: Listener,
+        tls: ServerTls,
     ) -> None:
         super().__init__(hub, loop, listener)
         self._tls = tls
@@ -38,7 +44,7 @@ class TlsConnection(Connection):
         self._sealer: TlsWriter
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take over a freshly accepted socket."""
+        """Take over an accepted socket."""
         super().connection_made(transport)
         self._began_ms = self._hub.now_ms
 
@@ -47,11 +53,11 @@ class TlsConnection(Connection):
         return self._sealer
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
-        """Return where the next ciphertext goes; hardly more than can be decrypted at once."""
+        """Return the space for ciphertext, limited to about what can be decrypted at once."""
         return self._tls.staging[: len(self._receive.free_space()) + _RECORD_BYTES]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take the received ciphertext from the buffer."""
+        """Handle the ciphertext that the event loop has received."""
         self._hub.begin()
         self._received_ms = self._hub.now_ms
         try:
@@ -69,7 +75,7 @@ class TlsConnection(Connection):
         self._hub.end()
 
     def _take_turn(self) -> None:
-        """Go on with the handshake, after others in earlier iterations of the loop."""
+        """Continue the handshake in the turn of this connection."""
         self._waits = False
         if self.lost or self._closing_since_ms >= 0:
             return
@@ -87,7 +93,7 @@ class TlsConnection(Connection):
             self._process()
 
     def _handshake(self) -> bool:
-        """Go on with the handshake; returns whether it is complete, and the client is who it has to be."""
+        """Continue the handshake. Return whether it is complete, and the client's certificate acceptable."""
         complete = self._channel.handshake()
         self._sealer.push()
         if complete:
@@ -95,7 +101,7 @@ class TlsConnection(Connection):
         return complete
 
     def _identify(self) -> None:
-        """Name the client by its certificate; with SASL it names itself later."""
+        """Authenticate the client by its certificate. With SASL the client authenticates later."""
         certificate = self._channel.certificate
         if certificate is None or self._listener.protocol.sasl:
             return
@@ -115,7 +121,7 @@ class TlsConnection(Connection):
         )
         if self._tls.context.verify_mode != ssl.CERT_NONE:
             self._audit.authentication_failed(self.session, "TLS", reason)
-        self._sealer.push()  # the alert by which the client learns why
+        self._sealer.push()  # the alert has the reason for the client
         self.close(reason, quietly=True)
 
     def _receive_more(self) -> bool:
@@ -138,7 +144,7 @@ class TlsConnection(Connection):
         super()._shut()
 
     def abort(self) -> None:
-        """Close at once, whatever waits to be sent."""
+        """Close at once. Responses that are not sent are lost."""
         self._say_goodbye()
         super().abort()
 
@@ -148,7 +154,7 @@ class TlsConnection(Connection):
             self._sealer.push()
 
     def check(self, now_ms: int) -> None:
-        """Close the connection if it has run into a time-out, and give spare memory back. Called once a second."""
+        """Close the connection after a time-out, and free spare memory. The hub calls this once a second."""
         limit_ms = self._limits.handshake_timeout_ms
         if self._channel.established or self.lost or now_ms - self._began_ms <= limit_ms:
             super().check(now_ms)

@@ -1,6 +1,6 @@
-"""The certificate of a listener: reading it from PEM, and again when it has changed.
+"""The certificate of a listener: read from PEM files, and read again when the files have changed.
 
-A context is made as a whole or not at all. Connections keep the one that they began with.
+A context is made completely or not at all. A connection keeps the context with which it began.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from headrace.broker.access.authentication import RunAside, run_at_once
-from headrace.config.security import KEYSTORE_HINT, TRUSTSTORE_HINT, SecurityConfig
+from headrace.config.security import KEYSTORE_HINT, TRUSTSTORE_HINT, BrokerSecurityConfig
 from headrace.errors import ConfigError
 from headrace.ports import Journal
 from headrace.security.certificates import (
@@ -59,7 +59,7 @@ class ServerTls:
     def __init__(
         self,
         listener: str,
-        config: SecurityConfig,
+        config: BrokerSecurityConfig,
         journal: Journal,
         wall_s: Callable[[], float] = time.time,
     ) -> None:
@@ -67,12 +67,12 @@ class ServerTls:
 
         Args:
             listener: The name of the listener, for the log.
-            config: The options as they count for it.
-            journal: Where warnings go.
-            wall_s: The time by which certificates expire.
+            config: The settings of the listener.
+            journal: Receives warnings.
+            wall_s: Returns the time by which certificates expire, in seconds since 1970.
 
         Raises:
-            ConfigError: They are missing, or cannot be used.
+            ConfigError: A setting is missing, or its value cannot be used.
         """
         self._listener = listener
         self._config = config
@@ -81,11 +81,13 @@ class ServerTls:
         self._warned_days: int | None = None
         self._loading = False
         self.run_aside: RunAside = run_at_once
-        """How files are read again: 0.1 s for a list of 100,000 entries. A shell with threads sets its own."""
+        """Runs the reading of the files: 0.1 s for a list of 100,000 entries. A shell with threads replaces this
+        attribute."""
         self.turns = HandshakeTurns()
         self.mapping = PrincipalMapping(config.ssl_principal_mapping_rules)
         self.staging = memoryview(bytearray(_STAGING_BYTES))
-        """Where ciphertext of any connection arrives: the event loop fills it and hands it over in one step."""
+        """The space where ciphertext of any connection arrives. The event loop fills it and passes it on in one
+        step."""
         locations = (
             config.ssl_keystore_location,
             config.ssl_certificate_location,
@@ -99,7 +101,7 @@ class ServerTls:
         self._warn_of_end()
 
     def reload(self) -> None:
-        """Read the files again. If they cannot be used the old certificate stays, and the log says so."""
+        """Read the files again. If they cannot be used, log an error and keep the present certificate."""
         if self._loading:
             return
         self._seen = self._stamps()
@@ -119,7 +121,7 @@ class ServerTls:
                 "certificate_not_reloaded",
                 listener=self._listener,
                 error=str(outcome),
-                action="the one in use stays",
+                action="the broker keeps the present certificate",
             )
             return
         self.context, self._certificate, self._ends_of_lists = outcome
@@ -130,7 +132,10 @@ class ServerTls:
         self._warn_of_end()
 
     def look(self) -> None:
-        """Read the files again if one has changed, and warn of an end that is near. To be called now and then."""
+        """Read the files again if one has changed, and warn of a certificate that ends soon.
+
+        The hub calls this regularly.
+        """
         if self._stamps() != self._seen:
             self.reload()
         else:
@@ -166,11 +171,11 @@ class ServerTls:
             listener=self._listener,
             subject=self._certificate.subject,
             days=left,
-            remedy="put another one in its place; it is read without a restart",
+            remedy="replace the files with a new certificate; the broker reads them without a restart",
         )
 
 
-def make_context(config: SecurityConfig) -> tuple[ssl.SSLContext, Certificate]:
+def make_context(config: BrokerSecurityConfig) -> tuple[ssl.SSLContext, Certificate]:
     """Make the TLS context of a listener.
 
     Raises:
@@ -182,7 +187,7 @@ def make_context(config: SecurityConfig) -> tuple[ssl.SSLContext, Certificate]:
     key, chain = _key_and_chain(config)
 
     def password() -> str:
-        if not config.ssl_key_password:  # else OpenSSL would ask for it on the terminal
+        if not config.ssl_key_password:  # otherwise OpenSSL would ask for it on the terminal
             raise ConfigError(_PASSWORD_NEEDED)
         return config.ssl_key_password
 
@@ -198,18 +203,18 @@ def make_context(config: SecurityConfig) -> tuple[ssl.SSLContext, Certificate]:
     return context, certificate
 
 
-def _lists_of(config: SecurityConfig) -> list[str]:
-    """Return where the lists of revoked certificates are; none where clients show no certificates."""
+def _lists_of(config: BrokerSecurityConfig) -> list[str]:
+    """Return the locations of the revocation lists; empty if clients show no certificates."""
     if config.ssl_client_auth == "none":
         return []
     return [each for each in map(str.strip, config.headrace_ssl_crl_location.split(",")) if each]
 
 
-def revoke(context: ssl.SSLContext, config: SecurityConfig) -> Sequence[RevocationList]:
-    """Have the certificates of clients checked against the lists of revoked ones, if there are any.
+def revoke(context: ssl.SSLContext, config: BrokerSecurityConfig) -> Sequence[RevocationList]:
+    """Make a context check the certificates of clients with the revocation lists, if there are any.
 
     Raises:
-        ConfigError: They cannot be read or used.
+        ConfigError: The lists cannot be read or used.
     """
     locations = _lists_of(config)
     if not locations:
@@ -220,7 +225,7 @@ def revoke(context: ssl.SSLContext, config: SecurityConfig) -> Sequence[Revocati
     return found.lists
 
 
-def _set_versions(context: ssl.SSLContext, config: SecurityConfig) -> None:
+def _set_versions(context: ssl.SSLContext, config: BrokerSecurityConfig) -> None:
     versions = {_VERSIONS[word] for word in config.ssl_enabled_protocols.split(",") if word}
     suites = [suite for suite in config.ssl_cipher_suites.split(",") if suite]
     older = [_openssl_name(suite) for suite in suites if not _TLS_1_3_SUITE.fullmatch(suite)]
@@ -242,7 +247,7 @@ def _set_versions(context: ssl.SSLContext, config: SecurityConfig) -> None:
 
 
 def _openssl_name(suite: str) -> str:
-    """Return the name that OpenSSL has for a suite of TLS 1.2 that IANA calls TLS_..._WITH_..."""
+    """Return OpenSSL's name of a TLS 1.2 suite that IANA calls TLS_..._WITH_..."""
     exchange, separator, cipher = suite.removeprefix("TLS_").partition("_WITH_")
     if not separator:
         return suite
@@ -251,8 +256,8 @@ def _openssl_name(suite: str) -> str:
     return (cipher if exchange == "RSA" else f"{exchange}_{cipher}").replace("_", "-")
 
 
-def _key_and_chain(config: SecurityConfig) -> tuple[str, str]:
-    """Return key and certificates as PEM, from wherever they are said to be."""
+def _key_and_chain(config: BrokerSecurityConfig) -> tuple[str, str]:
+    """Return key and certificates as PEM, from the settings or the files."""
     inline = config.ssl_keystore_key, config.ssl_keystore_certificate_chain
     apart = config.ssl_key_location, config.ssl_certificate_location
     given = [bool(config.ssl_keystore_location), any(inline), any(apart)]
@@ -262,8 +267,8 @@ def _key_and_chain(config: SecurityConfig) -> tuple[str, str]:
         )
     if sum(given) > 1:
         raise ConfigError(
-            "its certificate is given twice: use one of ssl.keystore.location, ssl.keystore.certificate.chain with "
-            "ssl.keystore.key, and ssl.certificate.location with ssl.key.location"
+            "its certificate is configured twice: use ssl.keystore.location, or ssl.keystore.certificate.chain with "
+            "ssl.keystore.key, or ssl.certificate.location with ssl.key.location"
         )
     if given[0]:
         text = _read_pem(config.ssl_keystore_location, "ssl.keystore.location", KEYSTORE_HINT)
@@ -275,10 +280,10 @@ def _key_and_chain(config: SecurityConfig) -> tuple[str, str]:
     return _blocks(key, "PRIVATE KEY"), _blocks(chain, "CERTIFICATE")
 
 
-def _trust(context: ssl.SSLContext, config: SecurityConfig) -> None:
+def _trust(context: ssl.SSLContext, config: BrokerSecurityConfig) -> None:
     context.verify_mode = _CLIENT_AUTH[config.ssl_client_auth]
-    # As in Java, whatever is in the store is trusted, though it may not be at the root. And what a client proves is
-    # looked at each time: a session that is resumed would outlive its certificate.
+    # As in Java, every certificate in the store is trusted, even if it is not a root. And the certificate of a
+    # client is checked each time: a resumed session would outlive its certificate.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.options |= ssl.OP_NO_TICKET
     context.num_tickets = 0
@@ -313,7 +318,7 @@ def _read_pem(location: str, option: str, hint: Mapping[str, str]) -> str:
 
 
 def _blocks(text: str, kind: str) -> str:
-    """Return the PEM blocks of a kind. Within a property they may stand on one line, their ends spaces or escaped."""
+    """Return the PEM blocks of a kind. In a property they may stand on one line, with spaces or escaped line ends."""
     found: list[str] = []
     for block in _BLOCK.finditer(text.replace("\\n", "\n")):
         label, body = block[1], block[2].strip()
@@ -323,7 +328,7 @@ def _blocks(text: str, kind: str) -> str:
             body = "\n".join(textwrap.wrap("".join(body.split()), 64))
         found.append(f"-----BEGIN {label}-----\n{body}\n-----END {label}-----\n")
     if not found:
-        raise ConfigError(f"there is no {kind} in PEM format in what is given for it")
+        raise ConfigError(f"its settings contain no {kind} in PEM format")
     return "".join(found)
 
 
@@ -334,7 +339,7 @@ def _first_certificate(chain: str) -> str:
 
 @contextlib.contextmanager
 def _as_file(pem: bytes) -> Iterator[str]:
-    """Have something in a file, which is what Python's `ssl` reads keys from: in memory where that is possible."""
+    """Provide content as a file, because Python's `ssl` reads keys from files: in memory if the system can."""
     if sys.platform == "linux":
         descriptor = os.memfd_create("pem", os.MFD_CLOEXEC)
         try:
@@ -345,14 +350,14 @@ def _as_file(pem: bytes) -> Iterator[str]:
         finally:
             os.close(descriptor)
     else:
-        with tempfile.TemporaryDirectory() as directory:  # only its owner can read it
+        with tempfile.TemporaryDirectory() as directory:  # only the owner can read it
             path = Path(directory) / "pem"
             path.write_bytes(pem)
             yield str(path)
 
 
 def _said(error: Exception) -> str:
-    """Return what OpenSSL says in words."""
+    """Return OpenSSL's text of an error."""
     reason = getattr(error, "reason", None)
     if reason == "KEY_VALUES_MISMATCH":
         return "the key does not belong to the certificate"

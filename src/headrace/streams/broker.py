@@ -112,23 +112,23 @@ class Broker:
         self._stores = open_stores(directories, objects.storages)
         journal = RateLimited(LoggingJournal(), SteadyClock().now_ms)
         warn_of_exposed(directories, journal)
-        core = self._core_type(
-            config,
-            files=self._stores.files,
-            further=self._stores.further,
-            metadata=self._stores.metadata,
-            storages=self._stores.storages,
-            entropy=OsEntropy(),
-            journal=journal,
-            segment_files=segment_files(descriptor_limit(raise_it=False)),
-            check_topic_config=check_topic_config,
-        )
-        self._core = core
-        self._partitioners = TopicPartitioners(self._stores.metadata)
-        self._world = self._world_type(
-            core, clock, objects=objects, partitioners=self._partitioners, owner=self
-        )
         try:
+            core = self._core_type(
+                config,
+                files=self._stores.files,
+                further=self._stores.further,
+                metadata=self._stores.metadata,
+                storages=self._stores.storages,
+                entropy=OsEntropy(),
+                journal=journal,
+                segment_files=segment_files(descriptor_limit(raise_it=False)),
+                check_topic_config=check_topic_config,
+            )
+            self._core = core
+            self._partitioners = TopicPartitioners(self._stores.metadata)
+            self._world = self._world_type(
+                core, clock, objects=objects, partitioners=self._partitioners, owner=self
+            )
             core.open(self.now_ms())
         except BaseException:
             self._stores.close()  # else nobody could try again

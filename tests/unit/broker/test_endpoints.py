@@ -20,7 +20,9 @@ ADVERTISED = "INTERNAL://10.0.0.5:9092,EXTERNAL://kafka.example.org:443"
         ("OTHER", Endpoint("192.168.1.4", 19092)),
     ],
 )
-def test_each_listener_has_an_address_of_its_own(listener: str, told: Endpoint) -> None:
+def test_clients_get_the_advertised_address_of_their_listener(
+    listener: str, told: Endpoint
+) -> None:
     context = RequestContext(
         now_ms=0,
         header=RequestHeader(3, 12, 1, None),

@@ -64,7 +64,7 @@ def commit(harness: BrokerHarness):
 
 
 @pytest.mark.parametrize("close", [True, False], ids=["clean", "killed"])
-def test_everything_is_there_after_a_restart(disk: Disk, close):
+def test_topics_and_records_survive_a_restart(disk: Disk, close):
     harness = disk.open(log_segment_bytes=1000)
     topic_id = harness.create_topic("t", partitions=2).topic_id
     for number in range(20):

@@ -347,7 +347,9 @@ def test_a_batch_whose_records_are_not_sound_is_refused(harness: BrokerHarness, 
 
 
 @pytest.mark.parametrize("sent", [Compression.NONE, Compression.ZSTD])
-def test_what_it_becomes_may_be_too_large(harness: BrokerHarness, sent: Compression):
+def test_a_batch_that_is_too_large_after_recompression_is_refused(
+    harness: BrokerHarness, sent: Compression
+):
     harness.create_topic("t", compression_type="uncompressed", max_message_bytes="1000")
     request = produce_request("t", 0, batch(b"x" * 2000, compression=sent))
     assert part_of(harness.call(request)).error_code == ErrorCode.MESSAGE_TOO_LARGE

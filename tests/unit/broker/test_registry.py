@@ -89,7 +89,7 @@ every_module = pytest.mark.parametrize(
 )
 
 
-def test_what_is_advertised_is_what_was_decided():
+def test_the_advertised_versions_are_the_listed_ones():
     assert {m.API_KEY: tuple(m.VERSIONS) for m in REGISTRY} == ADVERTISED
 
 

@@ -61,7 +61,7 @@ def test_a_refused_option_has_values_that_ask_for_nothing(name: str) -> None:
         ("principal.builder.class", "refused"),
     ],
 )
-def test_where_a_name_belongs(name: str, place: str) -> None:
+def test_each_name_is_supported_ignored_or_refused(name: str, place: str) -> None:
     try:
         ours, ignored = part_foreign({name: "x"})
     except ConfigError:

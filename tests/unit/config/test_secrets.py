@@ -57,12 +57,12 @@ def test_a_reference_may_be_a_part_and_there_may_be_several() -> None:
 @pytest.mark.parametrize(
     "value", ["", "plain", "$1", "${nothing}", "$", "${", "a${b", "RULE:^(.*)$/$1/"]
 )
-def test_what_is_no_reference_stays(value: str) -> None:
+def test_values_without_a_reference_are_unchanged(value: str) -> None:
     assert resolve(value) == value
     assert not has_reference(value)
 
 
-def test_what_a_reference_stands_for_is_not_searched_again() -> None:
+def test_resolved_text_is_not_resolved_again() -> None:
     assert resolve("${env:A}", A="${env:B}", B="no") == "${env:B}"
 
 
@@ -94,7 +94,9 @@ def test_only_one_line_end_is_cut(tmp_path: Path) -> None:
         "${env:}",
     ],
 )
-def test_what_is_missing_is_named_and_not_shown(tmp_path: Path, reference: str) -> None:
+def test_the_error_for_a_reference_does_not_contain_the_secret(
+    tmp_path: Path, reference: str
+) -> None:
     (tmp_path / "pw").write_text(f"key={SECRET}\n")
     (tmp_path / "large").write_bytes(b"x" * (SIZE_LIMIT + 1))
     (tmp_path / "latin").write_bytes(SECRET.encode() + b"\xff")

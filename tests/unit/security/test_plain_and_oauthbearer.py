@@ -51,7 +51,7 @@ class TestPlain:
     @pytest.mark.parametrize(
         ("user", "password"), [("", "x"), ("x", ""), ("a\0b", "x"), ("x", "\0")]
     )
-    def test_what_the_message_cannot_carry(self, user, password):
+    def test_values_that_the_message_cannot_contain_are_refused(self, user, password):
         with pytest.raises(SaslError):
             PlainClient(user, password)
 
@@ -139,7 +139,7 @@ class TestOAuthBearer:
         assert not server.done
 
     @pytest.mark.parametrize("token", ["", "a b", "a\x01b", "é"])
-    def test_what_the_message_cannot_carry(self, token):
+    def test_values_that_the_message_cannot_contain_are_refused(self, token):
         with pytest.raises(SaslError):
             OAuthBearerClient(token)
 

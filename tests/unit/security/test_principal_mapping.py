@@ -116,14 +116,14 @@ def test_several_attributes_in_one_part(tmp_path: Path) -> None:
     assert read_certificate(pair.der).subject in {"CN=a+UID=b", "UID=b+CN=a"}
 
 
-def test_when_it_expires(tmp_path: Path) -> None:
+def test_a_certificate_has_its_time_of_expiry(tmp_path: Path) -> None:
     pair = Authority(tmp_path).issue("some", days=(-1, 2))
     left_s = read_certificate(pair.der).not_after_s - time.time()
     assert 2 * 86_400 - 60 < left_s <= 2 * 86_400
 
 
 @given(st.binary(max_size=200), st.integers(0, 300), st.integers(0, 255))
-def test_what_is_no_certificate_is_an_error_of_its_own(junk: bytes, at: int, byte: int) -> None:
+def test_invalid_certificates_raise_certificate_error(junk: bytes, at: int, byte: int) -> None:
     for der in (junk, _GOOD[:at], _GOOD[:at] + bytes([byte]) + _GOOD[at + 1 :]):
         try:
             read_certificate(der)

@@ -139,7 +139,7 @@ class TestSignatures:
             verify(keys, issuer.token(now_s=NOW_S))
 
     @pytest.mark.parametrize("place", range(3))
-    def test_that_were_changed(self, issuer, keys, place):
+    def test_a_changed_token_is_refused(self, issuer, keys, place):
         parts = issuer.token(now_s=NOW_S).split(".")
         content = bytearray(base64.urlsafe_b64decode(parts[place] + "=="))
         content[len(content) // 2] ^= 1
@@ -178,11 +178,11 @@ class TestKeySets:
             b"\xff",
         ],
     )
-    def test_that_are_none(self, text):
+    def test_a_text_that_is_no_key_set_is_refused(self, text):
         with pytest.raises(ConfigError):
             KeySet(text)
 
-    def test_that_are_not_for_signatures_or_too_weak(self):
+    def test_keys_for_other_uses_or_with_few_bits_are_refused(self):
         issuer = Issuer()
         with pytest.raises(ConfigError):
             KeySet(issuer.key_set(use="enc"))

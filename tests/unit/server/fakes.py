@@ -11,7 +11,8 @@ from pathlib import Path
 
 from headrace.ports import Journal
 from headrace.server.budget import MemoryBudget
-from headrace.server.connection import CloseConnectionError, Connection, Slot
+from headrace.server.connection import Connection
+from headrace.server.hub_interface import CloseConnectionError, Slot
 from headrace.server.limits import ServerLimits
 from headrace.types import FileRange, Payload
 

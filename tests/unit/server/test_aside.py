@@ -29,7 +29,7 @@ async def test_work_is_done_in_a_thread_and_finished_on_the_loop():
 
 
 @on_loop
-async def test_what_has_not_begun_at_the_end_is_left():
+async def test_close_drops_work_that_has_not_begun():
     loop = asyncio.get_running_loop()
     finished: list[object] = []
     aside = Aside(loop, lambda: None, lambda: None)

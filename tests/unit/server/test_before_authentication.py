@@ -11,8 +11,8 @@ from headrace.config.listeners import SecurityProtocol
 from headrace.errors import ProtocolError
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.sasl_handshake import SaslHandshakeRequest
-from headrace.server.connection import CloseConnectionError
-from headrace.server.hub import _decode
+from headrace.server.hub_interface import CloseConnectionError
+from headrace.server.request_codec import decode
 
 NOT_A_MESSAGE = b"\x7f\xff\xff\xff"
 
@@ -28,21 +28,21 @@ def session(protocol: SecurityProtocol = SecurityProtocol.SASL_SSL) -> Session:
 @pytest.mark.parametrize("api_key", [*sorted(set(ApiKey) - {17, 18, 36}), -1, 999])
 def test_the_requests_of_strangers_are_not_even_read(api_key: int) -> None:
     with pytest.raises(CloseConnectionError, match="authenticate first"):
-        _decode(session(), frame(api_key, 0))
+        decode(session(), frame(api_key, 0))
 
 
-def test_those_by_which_they_authenticate_are() -> None:
+def test_sasl_requests_are_decoded_before_authentication() -> None:
     api_key = ApiKey.SASL_HANDSHAKE
-    header, request = _decode(session(), frame(api_key, 1, b"\x00\x05PLAIN"))
+    header, request = decode(session(), frame(api_key, 1, b"\x00\x05PLAIN"))
     assert isinstance(request, SaslHandshakeRequest)
     assert (header.api_key, request.mechanism) == (api_key, "PLAIN")
     with pytest.raises(ProtocolError):
-        _decode(session(), frame(api_key, 1))
+        decode(session(), frame(api_key, 1))
 
 
-def test_those_of_clients_that_are_known_are_read() -> None:
+def test_requests_of_authenticated_clients_are_decoded() -> None:
     known = session()
     known.authenticated = True
     for who in (known, session(SecurityProtocol.SSL)):
         with pytest.raises(ProtocolError):
-            _decode(who, frame(ApiKey.METADATA, 1))
+            decode(who, frame(ApiKey.METADATA, 1))

@@ -38,7 +38,7 @@ class Harness:
             session=Session(), client="c", local_host="h", local_port=1, lost=False
         )
         monkeypatch.setattr(hubs, "perf_counter_ns", lambda: self.now_ns)
-        for name, takes_ms in (("_decode", DECODING_MS), ("_encode", ENCODING_MS)):
+        for name, takes_ms in (("decode", DECODING_MS), ("encode", ENCODING_MS)):
             monkeypatch.setattr(hubs, name, self.slowly(getattr(hubs, name), takes_ms))
         broker: Any = SimpleNamespace(
             config=parse_broker_config({}),

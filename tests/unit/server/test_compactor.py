@@ -106,7 +106,7 @@ async def test_closing_waits_for_the_step_and_drops_what_it_did() -> None:
 
 
 @on_loop
-async def test_nothing_is_started_when_nothing_is_due() -> None:
+async def test_no_compaction_starts_if_none_is_due() -> None:
     setup = Setup(FakeBroker(0))
     setup.compactor.kick()
     assert setup.broker.started == []

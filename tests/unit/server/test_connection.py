@@ -31,7 +31,7 @@ from tests.unit.server.loops import on_loop
 
 
 @on_loop
-async def test_one_request_one_response() -> None:
+async def test_a_request_gets_one_response() -> None:
     async with serving(FakeHub()) as connect:
         client = await connect()
         await client.send(framed(b"hello"))
@@ -260,7 +260,7 @@ async def test_many_system_calls_of_one_response_are_divided_into_turns(
         calls += 1
         return count  # a receiver that is never slow
 
-    monkeypatch.setattr(outgoing.os, "sendfile", sendfile)
+    monkeypatch.setattr("headrace.server.outgoing.os.sendfile", sendfile)
     monkeypatch.setattr(
         outgoing, "READ_MAX_BYTES", 0
     )  # all ranges by sendfile, as in a long response

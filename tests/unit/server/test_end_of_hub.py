@@ -35,7 +35,7 @@ def make_hub() -> BrokerHub:
 
 
 @on_loop
-async def test_what_the_loop_accepts_while_the_server_stops_is_refused() -> None:
+async def test_connections_are_refused_while_the_server_drains() -> None:
     hub: Any = make_hub()
     hub.accepted = 0
     before = hub.opened

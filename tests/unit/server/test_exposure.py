@@ -22,7 +22,7 @@ def test_loopback_needs_no_protection(host: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["SASL_SSL://0.0.0.0:1", "OUTER://example.org:1"])
-def test_what_encrypts_and_authenticates_may_be_reached(text: str) -> None:
+def test_a_listener_with_encryption_and_authentication_may_be_exposed(text: str) -> None:
     check_exposure(parse_listener(text, PROTOCOLS), REQUIRED, insecure=False)
 
 
@@ -37,7 +37,7 @@ def test_what_encrypts_and_authenticates_may_be_reached(text: str) -> None:
         ("INNER://10.0.0.1:1", "connections are not encrypted"),
     ],
 )
-def test_what_lacks_a_part_is_refused_and_the_part_is_named(text: str, said: str) -> None:
+def test_an_exposed_listener_without_protection_is_refused(text: str, said: str) -> None:
     listener = parse_listener(text, PROTOCOLS)
     with pytest.raises(ConfigError, match="--insecure") as caught:
         check_exposure(listener, PLAIN, insecure=False)
@@ -45,7 +45,7 @@ def test_what_lacks_a_part_is_refused_and_the_part_is_named(text: str, said: str
     check_exposure(listener, PLAIN, insecure=True)
 
 
-def test_what_is_said_of_a_listener_that_is_nowhere_is_refused() -> None:
+def test_settings_of_an_unknown_listener_are_refused() -> None:
     """A mistyped name would leave the other listener without the protection."""
     with pytest.raises(ConfigError, match=r"listener\.name\.outer\.ssl\.client\.auth: .* OUTER"):
         chosen_listeners(["SSL://127.0.0.1:1"], REQUIRED, insecure=False)
@@ -57,7 +57,7 @@ def test_what_is_said_of_a_listener_that_is_nowhere_is_refused() -> None:
     assert chosen_listeners(["SSL://127.0.0.1:1"], config, insecure=False)
 
 
-def test_nobody_could_log_in_without_mechanisms() -> None:
+def test_a_sasl_listener_without_mechanisms_is_refused() -> None:
     protocols = parse_protocol_map("")
     config = parse_broker_config({"listener.name.sasl_plaintext.sasl.enabled.mechanisms": ""})
     with pytest.raises(ConfigError, match=r"SASL_PLAINTEXT: sasl\.enabled\.mechanisms is empty"):

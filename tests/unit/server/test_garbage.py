@@ -42,7 +42,7 @@ def test_a_collection_frees_what_has_become_garbage_since_the_one_before(
     assert cycles() == 0
 
 
-def test_what_survives_is_not_looked_at_again(collections: FullCollections) -> None:
+def test_surviving_objects_are_not_examined_again(collections: FullCollections) -> None:
     kept = [Cycle()]
     gc.collect()
     kept.clear()

@@ -123,7 +123,7 @@ class Holder:
         self.budget.release(self, held)
 
 
-def test_one_holder_at_a_time_may_exceed_the_budget() -> None:
+def test_one_connection_at_a_time_may_exceed_the_budget() -> None:
     budget = MemoryBudget(100)
     first, second, third = (Holder(budget) for _ in range(3))
     assert first.take(60)

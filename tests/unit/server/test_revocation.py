@@ -174,7 +174,7 @@ def test_the_end_of_a_list_is_warned_of_a_day_before(
         (None, "cannot read"),
     ],
 )
-def test_what_is_no_list_keeps_the_one_in_use(
+def test_an_invalid_list_does_not_replace_the_present_list(
     certificates: Certificates, tmp_path: Path, content: bytes | None, said: str
 ) -> None:
     path = certificates.signer.revoke(tmp_path / "list.crl", certificates.client)

@@ -21,7 +21,7 @@ def test_without_directories_everything_is_in_memory() -> None:
     assert stores.metadata.list("") == []
 
 
-def test_each_directory_is_claimed_and_the_first_one_has_the_metadata(tmp_path: Path) -> None:
+def test_every_directory_is_locked_and_the_first_has_the_metadata(tmp_path: Path) -> None:
     paths = [tmp_path / "one", tmp_path / "two"]
     stores = open_stores(paths)
     assert (paths[0] / "metadata.sqlite").exists()

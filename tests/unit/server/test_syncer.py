@@ -84,7 +84,7 @@ class Setup:
 
 
 @on_loop
-async def test_what_comes_during_a_sync_shares_the_next() -> None:
+async def test_appends_during_a_sync_share_the_next_sync() -> None:
     setup = Setup()
     broker, syncer = setup.broker, setup.syncer
     broker.dirty.append("a")
@@ -106,7 +106,7 @@ async def test_what_comes_during_a_sync_shares_the_next() -> None:
 
 
 @on_loop
-async def test_nothing_to_sync_starts_no_thread() -> None:
+async def test_no_thread_starts_without_unsynced_logs() -> None:
     setup = Setup()
     setup.syncer.kick()
     await setup.syncer.idle()

@@ -10,7 +10,7 @@ from tests.unit.server.test_end_of_hub import make_hub
 
 
 @on_loop
-async def test_what_else_is_due_is_done_after_the_brokers_tick() -> None:
+async def test_further_ticks_run_after_the_tick_of_the_broker() -> None:
     hub: Any = make_hub()
     done: list[str] = []
     ended = asyncio.Event()

@@ -60,7 +60,9 @@ async def _meet(connect: Callable[[], Awaitable[TlsClient]]) -> None:
 
 
 @on_loop
-async def test_where_nobody_has_to_show_one_nothing_is_noted(certificates: Certificates) -> None:
+async def test_without_client_certificates_no_authentication_is_audited(
+    certificates: Certificates,
+) -> None:
     hub = FakeHub()
     async with serving_tls(hub, server_tls(certificates), client_context(certificates)) as connect:
         client = await connect()

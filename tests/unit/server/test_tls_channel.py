@@ -63,7 +63,7 @@ def test_openssl_is_given_no_more_than_it_needs_for_what_is_read(
     assert pair.server.read(into) == 0
 
 
-def test_what_was_not_read_is_kept_when_the_buffer_is_used_again(
+def test_unread_ciphertext_is_copied_before_the_buffer_is_used_again(
     certificates: Certificates,
 ) -> None:
     pair, data = Pair(certificates), os.urandom(200_000)

@@ -62,20 +62,24 @@ def test_an_encrypted_key_needs_its_password(certificates: Certificates) -> None
         ),
     ],
 )
-def test_what_is_no_pem_says_how_to_make_it(tmp_path: Path, content: bytes, said: str) -> None:
+def test_the_error_for_another_format_says_how_to_make_pem(
+    tmp_path: Path, content: bytes, said: str
+) -> None:
     (tmp_path / "store").write_bytes(content)
     with pytest.raises(ConfigError) as caught:
         context_of(ssl_keystore_location=tmp_path / "store")
     assert said in str(caught.value)
 
 
-def test_what_is_missing_is_named(certificates: Certificates, tmp_path: Path) -> None:
+def test_the_error_for_a_missing_setting_names_it(
+    certificates: Certificates, tmp_path: Path
+) -> None:
     pem = certificates.server.pem
     for options, said in (
         ({}, "set ssl.keystore.location"),
         ({"ssl_keystore_location": tmp_path / "none"}, "cannot read"),
         ({"ssl_certificate_location": certificates.server.certificate}, "ssl.key.location is missing"),
-        ({"ssl_keystore_location": pem, "ssl_key_location": pem}, "given twice"),
+        ({"ssl_keystore_location": pem, "ssl_key_location": pem}, "configured twice"),
         ({"ssl_keystore_location": pem, "ssl_client_auth": "required"}, "ssl.truststore.location"),
     ):  # fmt: skip
         with pytest.raises(ConfigError) as caught:

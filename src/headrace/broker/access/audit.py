@@ -1,8 +1,8 @@
 """The audit log: authentications, denied operations, and changes by administrators.
 
-Events go through the journal under names that begin with `audit_`, each with the principal and the host, so that a
-shell can route them on their own (`server/log.py` gives them a logger of their own, and bounds those that clients can
-cause at will, for each client). `docs/guides/audit-log.md` lists the names; they do not change.
+Events go through the journal under names that begin with `audit_`. Each has the principal and the host. A shell can
+write them to a log of their own: `server/log.py` has a logger for them, and limits the events that a client can cause
+at will. `docs/guides/audit-log.md` lists the names, which do not change.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ class Audit:
     def changed(self, context: RequestContext, what: Change, **fields: object) -> None:
         """Report that a request of an administrator was carried out.
 
-        The log never omits such an event, whatever their number. The exception are offsets that are set by a client
-        that is no member of the group: a consumer with assigned partitions sets them all the time.
+        The log never suppresses such an event. The exception are offsets that a client sets without being a member of
+        the group: a consumer with assigned partitions does this all the time.
         """
         event = "audit_offsets_set" if what == "offsets_set" else "audit_changed"
         self._journal.info(event, **_where(context), what=what, **fields)

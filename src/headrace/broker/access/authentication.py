@@ -1,11 +1,11 @@
-"""SASL on the broker's side: the exchange by which a client authenticates, and the requests allowed before it.
+"""SASL in the broker: the exchange by which a client authenticates, and the requests that are allowed before it.
 
-    SaslHandshake        the client chooses a mechanism; `SaslExchange` begins
-    SaslAuthenticate     its messages, one or two; or frames without a header, after version 0 of SaslHandshake
-    anything             until `valid_until_ms`; then the client has to do the same again, as the same user (KIP-368)
+    SaslHandshake        The client chooses a mechanism, and a `SaslExchange` begins.
+    SaslAuthenticate     Carries the messages of the exchange; after SaslHandshake v0, frames without a header do.
+    other requests       Allowed until `valid_until_ms`. Then the same user has to authenticate again (KIP-368).
 
-A refusal looks the same whatever its reason, and leaves at a fixed time after the request: neither its text nor its
-time tells whether there is such a user. Then the connection is closed.
+All failures look the same to the client. The response leaves at a fixed time after the request, so that neither its
+text nor its time shows whether the user exists. Then the broker closes the connection.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Any, Final, TypeVar
 from headrace.broker.access.audit import Audit
 from headrace.broker.access.credentials import ScramCredentials
 from headrace.broker.context import CloseConnection, RequestContext
-from headrace.broker.session import NEVER_MS, SaslExchange, Session
+from headrace.broker.session import SaslExchange, Session
 from headrace.broker.waiting.purgatory import Purgatory
 from headrace.config.broker import BrokerConfig
 from headrace.config.jaas import plain_users
-from headrace.config.security import SecurityConfig
+from headrace.config.security import BrokerSecurityConfig
 from headrace.core.deferred import Deferred
 from headrace.errors import ConfigError, ErrorCode
 from headrace.ports import Entropy, Journal
@@ -38,11 +38,12 @@ from headrace.security.plain import PlainServer
 from headrace.security.principal import Principal
 from headrace.security.scram import ScramMechanism, ScramServer
 from headrace.security.tokens import KeySet, TokenRules, UnknownKeyError, require_library
+from headrace.types import NEVER_MS
 
 BEFORE_AUTHENTICATION: Final = frozenset(
     {ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
 )
-"""The requests of a client that has not authenticated; shells need not read any other."""
+"""The requests that a client may send before it has authenticated. Shells need not decode others."""
 UNAUTHENTICATED: Final = "the client has to authenticate first (SASL)"
 _MIN_REAUTHENTICATION_MS: Final = 1000
 _FAILED: Final = (
@@ -53,20 +54,20 @@ _NO_STATE: Final = "SaslAuthenticate does not fit here: SaslHandshake comes firs
 
 T = TypeVar("T")
 RunAside = Callable[[Callable[[], Any], Callable[[Any], object]], Callable[[], object]]
-"""Runs the first in any thread, and then calls the second with its result where the broker is called.
+"""Runs the first function in any thread, then calls the second with the result in the thread of the broker.
 
-Returns what gives the work up: it need not be done any more, and the second is not called.
+Returns a function that cancels the work: the first function need not run, and the second is not called.
 """
 
 
 def run_at_once(work: Callable[[], T], done: Callable[[T], object]) -> Callable[[], None]:
-    """Run work here and now: the `RunAside` of shells without threads."""
+    """Run work at once, in this thread: the `RunAside` of shells without threads."""
     done(work())
     return lambda: None
 
 
 class _Refusal:
-    """A response that is delayed until its fixed time."""
+    """A response that waits for its fixed time."""
 
     __slots__ = ("_purgatory", "_response", "deferred")
 
@@ -80,7 +81,7 @@ class _Refusal:
 
 
 class Authenticator:
-    """Authenticates the clients of all connections: mechanisms, credentials, keys of tokens."""
+    """Authenticates the clients of all connections."""
 
     def __init__(
         self,
@@ -92,10 +93,10 @@ class Authenticator:
         journal: Journal,
         audit: Audit,
     ) -> None:
-        """Take over what authentication works with.
+        """Prepare the mechanisms of all listeners.
 
         Raises:
-            ConfigError: A mechanism is enabled that would have nothing to check clients by.
+            ConfigError: A mechanism is enabled without the keys or credentials that it needs.
         """
         self._config = config
         self._credentials = credentials
@@ -103,22 +104,24 @@ class Authenticator:
         self._entropy = entropy
         self._journal = journal
         self._audit = audit
-        self._listeners: dict[str, SecurityConfig] = {}
+        self._listeners: dict[str, BrokerSecurityConfig] = {}
         self._keys: dict[str, KeySet] = {}
         self.run_aside: RunAside = run_at_once
-        """How passwords are checked, which takes milliseconds; a shell with threads sets its own."""
+        """Runs the check of a password, which takes milliseconds. A shell with threads replaces this attribute."""
         self.key_missing: Callable[[str], object] = _nothing
-        """Called with the URL of a key set that lacks the key of a token; a shell that reads it sets its own."""
+        """Called with the URL of a key set that lacks the key of a token. A shell that reads key sets replaces this
+        attribute."""
         self.key_urls: Final[Mapping[str, int]] = _key_urls(config)
-        """Where the keys of tokens are, and how often they are to be read; the shell calls `keys_read`."""
+        """The URLs of the key sets of tokens, and the time between two reads in milliseconds. The shell calls
+        `keys_read`."""
 
     # For shells
 
     def keys_read(self, url: str, text: bytes) -> None:
-        """Take over the keys that tokens are signed with.
+        """Replace the keys of a token issuer.
 
         Raises:
-            ConfigError: They cannot be read; those known before stay.
+            ConfigError: The keys cannot be parsed. The previous keys stay.
         """
         self._keys[url] = KeySet(text)
 
@@ -134,7 +137,7 @@ class Authenticator:
             return
         if context.session.authenticated:
             raise CloseConnection(
-                "the session has expired and the client has not authenticated anew"
+                "the session has expired and the client has not authenticated again"
             )
         raise CloseConnection(UNAUTHENTICATED)
 
@@ -174,7 +177,7 @@ class Authenticator:
     def authenticate(
         self, context: RequestContext, token: bytes
     ) -> SaslAuthenticateResponse | Deferred[Any]:
-        """Take the client's next message; see `headrace.broker.handlers.sasl_authenticate`.
+        """Handle the client's next message; see `headrace.broker.handlers.sasl_authenticate`.
 
         Raises:
             CloseConnection: The client has failed before.
@@ -237,7 +240,10 @@ class Authenticator:
         )
 
     def _authenticated(self, context: RequestContext, server: SaslServer) -> int:
-        """Make the session that of a user; returns how long that counts, 0 for as long as it lasts."""
+        """Authenticate a session as a user.
+
+        Return for how long, in milliseconds; 0 for as long as the connection lasts.
+        """
         session, now_ms = context.session, context.now_ms
         ends_ms = NEVER_MS if server.expires_ms is None else server.expires_ms
         if most_ms := self._config_of(session).connections_max_reauth_ms:
@@ -272,12 +278,12 @@ class Authenticator:
     def _refuse(
         self, context: RequestContext, response: Message, mechanism: str, reason: str
     ) -> Deferred[Any]:
-        """Refuse what is no step of an exchange."""
+        """Refuse a message that is not the next step of an exchange."""
         self._audit.authentication_failed(context.session, mechanism or "unknown", reason)
         return self._end(context, response, reason)
 
     def _end(self, context: RequestContext, response: Message, reason: str) -> Deferred[Any]:
-        """Answer at a fixed time after the request, and have the connection closed then."""
+        """Send the response at a fixed time after the request, and close the connection then."""
         session = context.session
         session.ended = f"authentication failed: {reason}"
         delay_ms = self._config_of(session).connection_failed_authentication_delay_ms
@@ -288,22 +294,22 @@ class Authenticator:
     # Parts
 
     def _too_early(self, context: RequestContext) -> bool:
-        """Whether a session that has just been authenticated is to be so again."""
+        """Return whether a session that was just authenticated is authenticated again."""
         session = context.session
         if not session.authenticated or context.now_ms >= session.valid_until_ms:
             return False
         return context.now_ms - session.authenticated_ms < _MIN_REAUTHENTICATION_MS
 
-    def _config_of(self, session: Session) -> SecurityConfig:
+    def _config_of(self, session: Session) -> BrokerSecurityConfig:
         config = self._listeners.get(session.listener)
         if config is None:
             config = self._config.for_listener(session.listener)
             self._listeners[session.listener] = config
         return config
 
-    def _server(self, mechanism: str, config: SecurityConfig, now_ms: int) -> SaslServer:
+    def _server(self, mechanism: str, config: BrokerSecurityConfig, now_ms: int) -> SaslServer:
         if mechanism == PLAIN:
-            self._credentials.secret()  # here, not in the thread that checks the password
+            self._credentials.secret()  # in the broker's thread, not in the one that checks the password
             users = plain_users(config.plain_sasl_jaas_config)
             return PlainServer(partial(self._is_password, users))
         if mechanism == OAUTHBEARER:
@@ -313,12 +319,12 @@ class Authenticator:
         return ScramServer(scram, lambda user: self._credentials.find(user, scram), nonce)
 
     def _is_password(self, users: Mapping[str, str], user: str, password: str) -> bool:
-        """Check a password of PLAIN; it takes the same time for all users, also for those that do not exist."""
+        """Check a PLAIN password. This takes the same time for all users, including unknown ones."""
         fits = self._credentials.is_password(user, password)
         named = users.get(user)
         return fits if named is None else compare_digest(named.encode(), password.encode())
 
-    def _verify(self, token: str, config: SecurityConfig, now_ms: int) -> Identity:
+    def _verify(self, token: str, config: BrokerSecurityConfig, now_ms: int) -> Identity:
         url = config.sasl_oauthbearer_jwks_endpoint_url
         keys = self._keys.get(url)
         if keys is None:
@@ -331,7 +337,7 @@ class Authenticator:
 
 
 def _check_not_ended(session: Session) -> None:
-    """Allow one attempt only: a session that is being renewed may have many requests in flight.
+    """Refuse a second attempt: a session that is being renewed may have many requests in flight.
 
     Raises:
         CloseConnection: An attempt has failed before.
@@ -351,12 +357,12 @@ def _list(text: str) -> list[str]:
     return [entry for entry in map(str.strip, text.split(",")) if entry]
 
 
-def _enabled(config: SecurityConfig) -> list[str]:
+def _enabled(config: BrokerSecurityConfig) -> list[str]:
     return _list(config.sasl_enabled_mechanisms)
 
 
-def _offered(config: SecurityConfig, session: Session) -> list[str]:
-    """Return the mechanisms for a connection: no passwords as they are where others may read them."""
+def _offered(config: BrokerSecurityConfig, session: Session) -> list[str]:
+    """Return the mechanisms for a connection. PLAIN is left out where others could read passwords."""
     readable = not (
         session.protocol.encrypted
         or config.headrace_sasl_plain_allow_plaintext
@@ -374,7 +380,7 @@ def _is_loopback(host: str) -> bool:
     return (mapped or address).is_loopback
 
 
-def _rules(config: SecurityConfig) -> TokenRules:
+def _rules(config: BrokerSecurityConfig) -> TokenRules:
     return TokenRules(
         config.sasl_oauthbearer_expected_issuer,
         _list(config.sasl_oauthbearer_expected_audience),
@@ -384,10 +390,10 @@ def _rules(config: SecurityConfig) -> TokenRules:
 
 
 def _key_urls(config: BrokerConfig) -> dict[str, int]:
-    """Return where keys of tokens have to be read from, and how often.
+    """Return the URLs of the key sets, and the time between two reads in milliseconds.
 
     Raises:
-        ConfigError: OAUTHBEARER is enabled somewhere, and there is no such place: any token would do.
+        ConfigError: OAUTHBEARER is enabled without a URL of keys, so that any token would be accepted.
     """
     names = {""} | {key.split(".", 1)[0] for key, _ in config.listener_overrides}
     urls: dict[str, int] = {}
@@ -398,7 +404,7 @@ def _key_urls(config: BrokerConfig) -> dict[str, int]:
         url = own.sasl_oauthbearer_jwks_endpoint_url
         if not url.startswith(("https://", "file:")):
             raise ConfigError(
-                "sasl.enabled.mechanisms: OAUTHBEARER needs the keys that tokens are signed with: set "
+                "sasl.enabled.mechanisms: OAUTHBEARER needs the keys of the token issuer: set "
                 "sasl.oauthbearer.jwks.endpoint.url to an https: or file: URL of a JSON Web Key Set"
                 + (f", got {url[: url.find(':') + 1][:20]!r}..." if url else "")
             )

@@ -1,9 +1,7 @@
-"""Which rights each API asks for: the one table.
+"""The permissions that each API requires, in one table.
 
-The handlers ask (`headrace.broker.access.authorizer.allows`); this says what they ask. A test drives every handler and
-holds it against this table, docs/reference/protocol-support.md shows it, and an API of the registry without a
-row here fails the
-tests.
+The handlers check them (`headrace.broker.access.permissions`). A test calls every handler and compares its checks with
+this table. docs/reference/protocol-support.md shows the table. Each API of the registry needs a row, or a test fails.
 """
 
 from __future__ import annotations
@@ -22,12 +20,12 @@ _TRANSACTION: Final = "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
 
 
 class Rule(NamedTuple):
-    """One right that an API asks for."""
+    """One permission that an API requires."""
 
     operation: Operation
     resource_type: ResourceType
     which: str
-    """Which resources of that type, or when it is asked for."""
+    """The resources of that type, or the case, for which the permission is required; "" for the cluster."""
     refusal: str
     """The response to a client without the permission."""
 

@@ -40,7 +40,7 @@ ACLS_LIMIT: Final = 10_000
 ACL_BYTES_LIMIT: Final = 4096
 """The greatest size of a stored ACL, in bytes."""
 CHANGES_PER_COMMIT: Final = 90
-"""The ACLs of one commit: fewer than every metadata store accepts, also in bytes."""
+"""The number of ACLs in one commit. Every metadata store accepts so many, also in bytes."""
 DECISIONS_LIMIT: Final = 10_000
 _REMEMBERED_NAME_LIMIT: Final = 256
 """The longest name for which decisions are remembered. Clients choose the names, so longer ones are decided each
@@ -50,7 +50,7 @@ time.
 Outcome = ApiError | None
 _Place = tuple[ResourceType, PatternType, str]
 _Question = tuple[Principal, str, Operation, ResourceType, str | None]
-"""Principal, host, operation, type and name of the resource; the name None stands for any resource of the type."""
+"""Principal, host, operation, type and name of the resource. The name None stands for any resource of the type."""
 
 
 class Authorizer:
@@ -71,7 +71,7 @@ class Authorizer:
 
     def __init__(self, config: BrokerConfig, metadata: MetadataWriter, journal: Journal) -> None:
         self.active = bool(config.authorizer_class_name)
-        """Whether anything is decided here at all; if not, everybody may do everything."""
+        """Whether an authorizer is configured. If not, everything is allowed."""
         self._everyone_if_none = config.allow_everyone_if_no_acl_found
         self._super_users = parse_super_users(config.super_users)
         self._metadata = metadata
@@ -84,13 +84,13 @@ class Authorizer:
         self._prefix_lengths: dict[ResourceType, list[int]] = {}
         self._decisions: dict[_Question, bool] = {}
         self.changes = 0
-        """A number that rises with every change of the lists."""
+        """The number of changes of the ACLs since the start."""
 
     def load(self) -> None:
-        """Read what is stored; also with the authorizer off, so that nothing is hidden from who describes it later.
+        """Read the stored ACLs, even without an authorizer, so that DescribeAcls shows them later.
 
         Raises:
-            StorageError: It cannot be read: rather no broker than one that has forgotten a denial.
+            StorageError: An ACL cannot be read. The broker does not start, because it could miss a denial.
         """
         for entry in self._metadata.list(ACLS):
             acl = decode(entry, AclRecord).binding()
@@ -101,11 +101,11 @@ class Authorizer:
         self._index()
 
     def warn(self) -> None:
-        """Warn in the log of a configuration that is hardly intended: nobody is authorized, or everybody is."""
+        """Log a warning if the configuration is hardly intended: it authorizes no user, or all users."""
         if self._super_users and not self.active:
             self._journal.warning(
                 "authorizer_off",
-                meaning="super.users has no effect: everybody may do everything",
+                meaning="super.users has no effect: every client is authorized for everything",
                 remedy=f"authorizer.class.name={AUTHORIZERS[-1]}",
             )
         if self.active and not (self._super_users or self._acls or self._everyone_if_none):
@@ -176,7 +176,7 @@ class Authorizer:
         question = (principal, host, operation, resource_type, None)
         known = self._decisions.get(question)
         if known is None:
-            # A name that no ACL mentions shows what holds where only wildcards and defaults do.
+            # A name that occurs in no ACL shows which wildcards and defaults apply.
             known = self.allows(
                 principal, host, operation, resource_type, "hardcode"
             ) or self._allows_one(str(principal), host, operation, resource_type)
@@ -246,7 +246,7 @@ class Authorizer:
         # Denials first.
         for some in _in_commits(sorted(new, key=lambda acl: acl.permission)):
             keys = {acl: _key(acl) for acl in some}
-            # Others may have added some since the first look.
+            # Other requests may have created some since the first check.
             error = self._refusal(some[-1], len(some) - 1) or self._commit(
                 [Put(key, encode(AclRecord.of(acl))) for acl, key in keys.items()],
                 partial(self._acls.update, keys),
@@ -257,7 +257,7 @@ class Authorizer:
 
     @property
     def _commit_cost(self) -> int:
-        """The cost of a commit: it writes a record and builds the index of all ACLs again."""
+        """The cost of a commit, which writes a record and builds the index of all ACLs again."""
         return CREATION_COST + len(self._acls) * ENTRY_COST // 10
 
     def _refusal(self, acl: AclBinding, further: int) -> Outcome:
@@ -324,7 +324,7 @@ class Authorizer:
 def _is_taken(
     allow: AclBinding, denied: Collection[tuple[PatternType, str]], lengths: Iterable[int]
 ) -> bool:
-    """Return whether nothing is left of what an ACL allows: by a denial of that name, or of a beginning of it."""
+    """Return whether denials cover everything that an ACL allows: denials of the same name, or of a prefix."""
     pattern, name = allow.pattern_type, allow.resource_name
     if pattern is PatternType.LITERAL:
         if name == WILDCARD:

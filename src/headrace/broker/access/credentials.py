@@ -27,8 +27,9 @@ from headrace.security.scram import ScramCredential, ScramMechanism
 from headrace.security.unknown_users import FORMS_LIMIT, USUAL, Form, Forms, form_of, unknown_user
 
 USER_CHARACTERS_LIMIT: Final = 450
-"""Counted as the store's key spells a name."""
+"""The length of the longest user name, in characters of its percent-encoded form in the metadata store."""
 CREDENTIALS_LIMIT: Final = 10_000
+"""The greatest number of stored credentials."""
 
 
 class Credential(NamedTuple):
@@ -56,7 +57,7 @@ def credential_value(credential: ScramCredential) -> bytes:
 
 
 def user_name_fits(user: str) -> bool:
-    """Tell whether a name can be stored: not empty and not too long."""
+    """Return whether a name can be stored: it is neither empty nor too long."""
     return 0 < len(quote(user, safe="", errors="replace")) <= USER_CHARACTERS_LIMIT
 
 
@@ -85,16 +86,16 @@ class ScramCredentials:
         self._common_forms: dict[ScramMechanism, Forms] = dict.fromkeys(
             ScramMechanism, ((USUAL, 1),)
         )
-        """The most frequent ones, replaced as a whole: threads that check passwords read them."""
+        """The most frequent forms. They are replaced as a whole, because threads that check passwords read them."""
         self._plain_mechanisms: Counter[ScramMechanism] = Counter()
-        """How many users have their password checked by which mechanism."""
+        """The number of users by the mechanism that checks their password."""
         self._secret = b""
 
     def load(self) -> None:
-        """Read what is stored.
+        """Read the stored credentials.
 
         Raises:
-            StorageError: It cannot be read.
+            StorageError: A credential cannot be read.
         """
         for entry in self._metadata.list(SCRAM):
             try:
@@ -115,31 +116,31 @@ class ScramCredentials:
         return whose in self._credentials
 
     def find(self, user: str, mechanism: ScramMechanism) -> ScramCredential:
-        """Return a user's credential, for one that has none a made-up one that no password fits.
+        """Return the credential of a user. For an unknown user it is made up, and no password matches it.
 
-        It is made up in any case: both take the same time.
+        The made-up credential is computed in both cases, so that both take the same time.
         """
         forms = self._common_forms[mechanism]
         made_up = unknown_user(self.secret(), user, mechanism, forms)
         return self._credentials.get(Credential(user, mechanism), made_up)
 
     def is_password(self, user: str, password: str) -> bool:
-        """Check a password that was sent as it is; this takes milliseconds, whether there is such a user or not.
+        """Check a password in plain text. This takes milliseconds, whether or not the user exists.
 
-        May be called in any thread, once `secret` was called.
+        Any thread may call this method after `secret` was called.
         """
         mechanism = self._plain_mechanism(user) or self._usual_plain_mechanism(user)
         return self.find(user, mechanism).is_password(password, mechanism)
 
     def _plain_mechanism(self, user: str) -> ScramMechanism | None:
-        """Return the mechanism by whose credential a password is checked; None if there is no such user.
+        """Return the mechanism whose credential checks the password of a user; None if the user does not exist.
 
-        A user with both has one password for both; the first of them is as good.
+        If a user has credentials for both mechanisms, they are of the same password, and the first one is used.
         """
         return next((m for m in ScramMechanism if Credential(user, m) in self._credentials), None)
 
     def _usual_plain_mechanism(self, user: str) -> ScramMechanism:
-        """Draw the mechanism for a user that does not exist, as often as stored users have it."""
+        """Draw the mechanism for a user that does not exist, in the proportion of the stored users."""
         first, second = ScramMechanism
         drawn = int.from_bytes(
             first.hmac(self.secret(), f"plain {user}".encode("utf-8", "surrogatepass"))[:8]
@@ -148,13 +149,13 @@ class ScramCredentials:
         return second if drawn * counts.total() < counts[second] << 64 else first
 
     def secret(self) -> bytes:
-        """Return the secret by which credentials are made up; it is made and stored on first use."""
+        """Return the secret for made-up credentials. The first call makes and stores it."""
         if not self._secret:
             self._secret = self._entropy.uuid() + self._entropy.uuid()
             try:
                 self._secret = self._stored_secret(self._secret)
             except (ApiError, Conflict, StorageError) as error:
-                # Until the next start unknown users look like others, all the same.
+                # Until the next start unknown users cannot be distinguished from others all the same.
                 self._journal.warning("scram_secret_not_stored", error=str(error))
         return self._secret
 
@@ -169,10 +170,10 @@ class ScramCredentials:
         return fresh
 
     def change(self, whose: Credential, credential: ScramCredential | None) -> None:
-        """Store a credential, or with None delete it; durable and in force when this returns.
+        """Store a credential, or delete it if `credential` is None. The change is durable and in force on return.
 
         Raises:
-            ApiError: It could not be stored.
+            ApiError: The change could not be stored.
         """
         key = credential_key(*whose)
 
@@ -184,7 +185,7 @@ class ScramCredentials:
         self._metadata.commit([], [operation], count)
 
     def _replace(self, whose: Credential, credential: ScramCredential | None) -> None:
-        """Put a credential in the place of an earlier one, and count what both look like."""
+        """Replace a credential, and update the counts of forms and mechanisms."""
         forms = self._forms[whose.mechanism]
         checked_by = self._plain_mechanism(whose.user)
         earlier = self._credentials.pop(whose, None)

@@ -1,1 +1,1 @@
-"""Settings of topics, brokers and groups: what they are, where they come from, how they change."""
+"""The settings of topics, brokers and groups: their values, sources and changes."""

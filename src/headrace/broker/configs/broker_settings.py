@@ -1,8 +1,8 @@
 """The layers of the broker's configuration: the settings at its start, and the changes since.
 
-Settings that are changed while the broker runs are kept in the metadata store, for one broker or for all of them
-(Kafka's "cluster-wide default"). What counts is, in this order: the broker's own, that of all brokers, what it was
-started with, the default.
+The metadata store keeps the settings that were changed while the broker ran, for one broker or for all brokers (Kafka's
+"cluster-wide default"). The precedence is: settings of this broker, settings of all brokers, settings at the start,
+defaults.
 """
 
 from __future__ import annotations
@@ -24,22 +24,23 @@ from headrace.errors import (
     ApiError,
     ConfigError,
     InvalidConfigError,
+    InvalidRequestError,
     StorageError,
 )
 from headrace.ports import Delete, Journal, Put
 
 ALL_BROKERS: Final = "default"
-"""Stands in keys of the metadata store where the id of a broker may stand."""
+"""The word that replaces the id of a broker in keys of the metadata store, for settings of all brokers."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigLayers:
-    """One state of the configuration, layer by layer.
+    """One state of the configuration, by layer.
 
     Attributes:
         static: The settings with which the broker was started.
-        cluster: Settings of all brokers.
-        broker: Settings of this broker.
+        cluster: The settings of all brokers.
+        broker: The settings of this broker.
         effective: The configuration in force.
     """
 
@@ -52,7 +53,7 @@ class ConfigLayers:
         """The configuration in force.
 
         Raises:
-            ApiError: A setting is not acceptable.
+            ApiError: A setting is invalid.
         """
         try:
             return with_dynamic_settings(self.static, {**self.cluster, **self.broker})
@@ -74,15 +75,15 @@ class BrokerSettings:
         self.config = static
         """The configuration in force."""
         self.changes = 0
-        """How many times settings were changed since the start."""
+        """The number of changes of settings since the start."""
         self.loggers = loggers
         """The loggers whose levels clients can change."""
 
     def load(self) -> None:
-        """Read the changes that earlier processes have stored.
+        """Read the stored settings.
 
         Raises:
-            StorageError: It cannot be read, or is not acceptable to this version.
+            StorageError: A setting cannot be read, or is not valid in this version.
         """
         static = self.layers.static
         own = str(static.broker_id)
@@ -96,11 +97,21 @@ class BrokerSettings:
         entry = self._metadata.get(BROKER_CONFIGS + scope)
         return {} if entry is None else decode(entry, BrokerConfigRecord).settings
 
+    def require_this_broker(self, name: str) -> None:
+        """Raise an error if the name of a resource is not the id of this broker.
+
+        Raises:
+            InvalidRequestError: The name is another one.
+        """
+        broker_id = self.config.broker_id
+        if name != str(broker_id):
+            raise InvalidRequestError(f"broker {name[:40]!r} is not this one, which is {broker_id}")
+
     def changed(self, settings: Mapping[str, str], *, all_brokers: bool) -> ConfigLayers:
         """Return the layers with other settings of this broker, or of all brokers.
 
         Raises:
-            ApiError: A setting is not acceptable.
+            ApiError: A setting is invalid.
         """
         now = self.layers
         layers = (
@@ -108,7 +119,7 @@ class BrokerSettings:
             if all_brokers
             else ConfigLayers(now.static, now.cluster, settings)
         )
-        # The settings of all brokers have to be good by themselves, also where this broker's own hide them.
+        # The settings of all brokers must be valid by themselves, even if settings of this broker override them.
         with_dynamic = ConfigLayers(now.static, settings)
         _ = with_dynamic.effective, layers.effective
         return layers
@@ -123,7 +134,7 @@ class BrokerSettings:
         """Store other settings. They are durable and in force when `applied` is called.
 
         Raises:
-            ApiError: A setting is not acceptable, or they could not be stored.
+            ApiError: A setting is invalid, or the settings could not be stored.
         """
         layers = self.changed(settings, all_brokers=all_brokers)
         scope = ALL_BROKERS if all_brokers else str(layers.static.broker_id)

@@ -1,4 +1,4 @@
-"""Configurations as clients see them: name, value, where it comes from, and what it would be otherwise."""
+"""Configurations as clients see them: name, value, source, and the values of other sources."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ _TOPIC_DEFAULTS: Final = TopicConfig()
 
 
 class Synonym(NamedTuple):
-    """One place that a value could come from."""
+    """One source of a value, and the value there."""
 
     name: str
     value: str
     source: Source
 
 
-class ConfigEntry(NamedTuple):
-    """One configuration of a topic, of a group or of the broker."""
+class DescribedConfig(NamedTuple):
+    """One setting of a topic, of a group or of the broker, as DescribeConfigs returns it."""
 
     name: str
     value: str
     option: Option
     synonyms: tuple[Synonym, ...]
-    """In the order in which they count; the first one is in force."""
+    """The values by precedence. The first one is in force."""
     is_read_only: bool
 
     @property
     def source(self) -> Source:
-        """Where the value comes from."""
+        """The source of the value in force."""
         return self.synonyms[0].source
 
 
 def topic_entries(
     config: TopicConfig, settings: Mapping[str, str | None], layers: ConfigLayers
-) -> Iterator[ConfigEntry]:
-    """Yield all configurations of a topic; `settings` are those of its own."""
+) -> Iterator[DescribedConfig]:
+    """Yield all settings of a topic. `settings` are the topic's own."""
     for name, option in TOPIC_OPTIONS.items():
         value = render_value(getattr(config, _attribute(name)))
         own = [Synonym(name, value, Source.TOPIC)] if settings.get(name) is not None else []
@@ -52,11 +52,11 @@ def topic_entries(
             inherited: tuple[Synonym, ...] = (Synonym(name, default, Source.DEFAULT),)
         else:
             inherited = _broker_synonyms(option.broker_name, layers)
-        yield ConfigEntry(name, value, option, (*own, *inherited), is_read_only=False)
+        yield DescribedConfig(name, value, option, (*own, *inherited), is_read_only=False)
 
 
-def group_entries(settings: Mapping[str, str], layers: ConfigLayers) -> Iterator[ConfigEntry]:
-    """Yield all configurations of a group."""
+def group_entries(settings: Mapping[str, str], layers: ConfigLayers) -> Iterator[DescribedConfig]:
+    """Yield all settings of a group."""
     for name, option in GROUP_OPTIONS.items():
         if option.broker_name is None:
             default = render_value(getattr(_GROUP_DEFAULTS, _attribute(name)))
@@ -66,23 +66,25 @@ def group_entries(settings: Mapping[str, str], layers: ConfigLayers) -> Iterator
         if name in settings:
             value = render_value(parse_value(name, option, settings[name]))
             synonyms = (Synonym(name, value, Source.GROUP), *synonyms)
-        yield ConfigEntry(name, synonyms[0].value, option, synonyms, is_read_only=False)
+        yield DescribedConfig(name, synonyms[0].value, option, synonyms, is_read_only=False)
 
 
-def broker_entries(layers: ConfigLayers) -> Iterator[ConfigEntry]:
-    """Yield all configurations of this broker; those that are not dynamic are fixed at its start."""
+def broker_entries(layers: ConfigLayers) -> Iterator[DescribedConfig]:
+    """Yield all settings of this broker. Those that are not dynamic are fixed at its start."""
     for name, option in BROKER_OPTIONS.items():
         synonyms = _broker_synonyms(name, layers)
-        yield ConfigEntry(
+        yield DescribedConfig(
             name, synonyms[0].value, option, synonyms, is_read_only=not option.dynamic
         )
 
 
-def cluster_entries(layers: ConfigLayers) -> Iterator[ConfigEntry]:
-    """Yield what was set for all brokers while they ran."""
+def cluster_entries(layers: ConfigLayers) -> Iterator[DescribedConfig]:
+    """Yield the settings that were set for all brokers while they ran."""
     for name in sorted(layers.cluster):
         synonym = _dynamic(name, layers.cluster, Source.DYNAMIC_DEFAULT_BROKER)
-        yield ConfigEntry(name, synonym[0].value, BROKER_OPTIONS[name], synonym, is_read_only=False)
+        yield DescribedConfig(
+            name, synonym[0].value, BROKER_OPTIONS[name], synonym, is_read_only=False
+        )
 
 
 def _broker_synonyms(name: str, layers: ConfigLayers) -> tuple[Synonym, ...]:

@@ -1,4 +1,4 @@
-"""The configurations of partition logs and schedules, made of the settings of topic and broker."""
+"""The configurations of partition logs and schedules, derived from the settings of topic and broker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SCHEDULE_SEGMENT_BYTES: Final = 64 << 20
 
 
 def target_of(config: TopicConfig) -> Target | None:
-    """Return how the batches of a topic are to be compressed; None if as their producers have done it."""
+    """Return the compression of a topic's batches; None to keep the compression of the producers."""
     return Target.of(
         config.compression_type,
         gzip_level=config.compression_gzip_level,
@@ -25,11 +25,11 @@ def target_of(config: TopicConfig) -> Target | None:
 
 
 def log_config(config: TopicConfig, broker_config: BrokerConfig) -> LogConfig:
-    """Translate a topic's configuration for its logs."""
+    """Derive the configuration of a topic's logs."""
     policy = config.cleanup_policy.split(",")
     deletes, compacts = "delete" in policy, config.compacts
     segment_ms, target = config.segment_ms, target_of(config)
-    if compacts:  # only what lies in a sealed segment is ever compacted
+    if compacts:  # only sealed segments are compacted
         segment_ms = min(segment_ms, config.max_compaction_lag_ms)
     return LogConfig(
         segment_bytes=config.segment_bytes,
@@ -56,11 +56,11 @@ def log_config(config: TopicConfig, broker_config: BrokerConfig) -> LogConfig:
 
 
 def schedule_config(broker_config: BrokerConfig) -> LogConfig:
-    """Return what the log of a schedule works with: nothing in it goes by age or size."""
+    """Derive the configuration of a schedule's log. Its records are not deleted by age or size."""
     return LogConfig(
         segment_bytes=SCHEDULE_SEGMENT_BYTES,
         segment_ms=2**63 - 1,
         retention_ms=-1,
-        # A retry is recognised here as long as in the partition, where its producer may have written since.
+        # The schedule recognises retries for as long as the partition, in which the producer may have written since.
         producer_id_expiration_ms=2 * broker_config.producer_id_expiration_ms,
     )

@@ -1,1 +1,1 @@
-"""The group and transaction coordinators in the broker: their topics, their settings, their markers."""
+"""The group and transaction coordinators in the broker: their topics, settings and markers."""

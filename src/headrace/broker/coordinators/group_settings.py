@@ -1,4 +1,4 @@
-"""The configurations of groups: how they are stored, and how members and administrators read them."""
+"""The stored configurations of groups, which administrators change and members use."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from headrace.errors import (
 from headrace.ports import Delete, Journal, Put
 
 GROUPS_LIMIT: Final = 10_000
-"""How many groups may have a configuration."""
+"""The greatest number of groups with a configuration."""
 _TIMES_PREFIX: Final = "consumer."
 NAME_CHARACTERS_LIMIT: Final = 900
 """The longest name of a group with a configuration, in characters of the escaped key in the metadata store."""
 
 
 def check_group_name(name: str) -> None:
-    """Refuse a name under which no configuration can be kept.
+    """Refuse a group name under which no configuration can be stored.
 
     Raises:
-        InvalidRequestError: With the reason.
+        InvalidRequestError: The message has the reason.
     """
     if not name:
         raise InvalidRequestError("the group's name is empty; there are no defaults for all groups")
@@ -49,10 +49,10 @@ def check_group_name(name: str) -> None:
 
 
 def parse_settings(settings: Mapping[str, str]) -> GroupAttachments:
-    """Return what settings mean.
+    """Parse the settings of a group.
 
     Raises:
-        InvalidConfigError: A name is unknown or a value not acceptable.
+        InvalidConfigError: A name is unknown, or a value is invalid.
     """
     try:
         attachments = parse_group_settings(settings)
@@ -66,10 +66,10 @@ def parse_settings(settings: Mapping[str, str]) -> GroupAttachments:
 
 
 def check_times(settings: Mapping[str, str], config: BrokerConfig) -> None:
-    """Refuse times of a group that the broker's configuration does not let it have.
+    """Refuse times of a group that the configuration of the broker does not allow.
 
     Raises:
-        InvalidConfigError: With the reason.
+        InvalidConfigError: The message has the reason.
     """
     parsed = parse_settings(settings)
     for name in settings:
@@ -90,7 +90,10 @@ def check_times(settings: Mapping[str, str], config: BrokerConfig) -> None:
 
 
 def consumer_times(settings: Mapping[str, str], config: BrokerConfig) -> ConsumerTimes:
-    """Return the times in force of a group: its own within the broker's present bounds, else the broker's."""
+    """Return the times of a group in force.
+
+    Its own times within the broker's present limits, otherwise the broker's.
+    """
 
     def effective(name: str) -> int:
         text = settings.get(name)
@@ -113,7 +116,7 @@ def _bounds(name: str, config: BrokerConfig) -> tuple[int, int]:
 
 
 def _bound(name: str, word: str) -> str:
-    """Return the broker's option that bounds a group's."""
+    """Return the broker option that limits a group option."""
     return f"group.{_TIMES_PREFIX}{word}.{name.removeprefix(_TIMES_PREFIX)}"
 
 
@@ -121,8 +124,8 @@ def _attribute(name: str) -> str:
     return name.replace(".", "_")
 
 
-class GroupSettings:
-    """The settings of all groups that have any; by name a mapping from Kafka-style names to text."""
+class StoredGroupSettings:
+    """The settings of all groups that have any: for each group a mapping from Kafka's names to text."""
 
     __slots__ = ("_groups", "_journal", "_metadata")
 
@@ -132,10 +135,10 @@ class GroupSettings:
         self._groups: dict[str, Mapping[str, str]] = {}
 
     def load(self) -> None:
-        """Read what is stored.
+        """Read the stored settings.
 
         Raises:
-            StorageError: It cannot be read, or is not acceptable to this version.
+            StorageError: A setting cannot be read, or is not valid in this version.
         """
         for entry in self._metadata.list(GROUP_CONFIGS):
             settings = decode(entry, GroupConfigRecord).settings
@@ -153,11 +156,11 @@ class GroupSettings:
 
     @property
     def attached(self) -> Iterator[str]:
-        """The groups that an administrator has attached to something: they are there before they have members."""
+        """The groups that an administrator has attached to topics. Such a group exists before it has members."""
         return (group for group in self if self.is_attached(group))
 
     def is_attached(self, group: str) -> bool:
-        """Whether a group is attached to something."""
+        """Return whether a group is attached to topics."""
         return any(name.startswith(ATTACHMENTS_PREFIX) for name in self.get(group))
 
     def get(self, group: str) -> Mapping[str, str]:
@@ -165,10 +168,10 @@ class GroupSettings:
         return self._groups.get(group, {})
 
     def change(self, group: str, settings: Mapping[str, str]) -> None:
-        """Give a group other settings, or with an empty mapping none; durable when this returns.
+        """Replace the settings of a group. An empty mapping removes them. The change is durable on return.
 
         Raises:
-            ApiError: There are too many groups, or it could not be stored.
+            ApiError: There are too many groups, or the settings could not be stored.
         """
         if settings == self.get(group):
             return

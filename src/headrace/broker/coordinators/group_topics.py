@@ -1,4 +1,4 @@
-"""The view of the group coordinator: the topics, and the assignors that the configuration names."""
+"""The topics as the group coordinator sees them, and the assignors in the configuration."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from importlib import metadata
 from typing import Final, NamedTuple
 
 from headrace.broker.access.authorizer import Authorizer
-from headrace.broker.expressions import INSTALL_RE2, Expression, are_evaluated
+from headrace.broker.bounds.expressions import INSTALL_RE2, Expression, are_evaluated
 from headrace.broker.partitions.topics import Topics
 from headrace.broker.session import Session
 from headrace.broker.waiting.steps import Steps, Work
@@ -23,16 +23,16 @@ _PIECE: Final = 300_000
 _REMEMBERED_LIMIT: Final = 1000
 _REMEMBERED_NAMES_LIMIT: Final = 1_000_000
 _EVALUATED_LIMIT: Final = 100
-"""How many expressions may be evaluated at a time."""
+"""The greatest number of expressions that are evaluated at a time."""
 ASSIGNORS_ENTRY_POINTS: Final = "headrace.group_assignors"
 
 
 class GroupTopics:
-    """Implements `headrace.core.coordinator.state.topics.TopicsView` over the broker's topics.
+    """Implements `headrace.core.coordinator.state.topics.TopicsView` with the broker's topics.
 
-    Regular expressions have bounds (`headrace.broker.expressions`). What takes longer than a step is done in steps,
-    beside other requests; meanwhile what was known before counts. What an expression matches is remembered for all
-    groups and members that have it.
+    Regular expressions have bounds (`headrace.broker.bounds.expressions`). A long evaluation takes several steps,
+    between which other requests are handled. Until it is complete, the previous result counts. The topics that an
+    expression matches are remembered for all groups and members with that expression.
     """
 
     __slots__ = (
@@ -55,19 +55,19 @@ class GroupTopics:
         self._journal = journal
         self._steps = steps
         self._session = Session(is_local=True)
-        """For whom expressions are evaluated: for groups, and no connection waits."""
+        """The session that evaluates expressions. It belongs to no connection, so that no connection waits."""
         self._warned = False
-        """Whether the log says that expressions cannot be evaluated here."""
+        """Whether the log has the warning that this broker cannot evaluate expressions."""
         self._known: OrderedDict[str, _Known] = OrderedDict()
-        """The topics that each expression matches; the expression that was used last is the last one."""
+        """The topics that each expression matches. The most recently used expression is the last."""
         self._names_count = 0
-        """How many names are in it."""
+        """The number of names in `_known`."""
         self._evaluated: set[str] = set()
         """The expressions that are being evaluated."""
 
     @property
     def changes(self) -> int:
-        """A number that rises whenever a topic is created, grows or is deleted, or who may see it changes."""
+        """A number that changes when a topic is created, grown or deleted, or when ACLs change."""
         return self._topics.changes + self._authorizer.changes
 
     def get(self, name: str) -> TopicInfo | None:
@@ -76,15 +76,15 @@ class GroupTopics:
         return None if topic is None else TopicInfo(topic.topic_id, len(topic.partitions))
 
     def name_of(self, topic_id: bytes) -> str | None:
-        """Return the name of the topic with an id, or None."""
+        """Return the name of the topic with an id; None if there is no such topic."""
         topic = self._topics.by_id(topic_id)
         return None if topic is None else topic.name
 
     def matching(self, regex: str) -> Matches:
-        """Return the topics that a regular expression matches as a whole, as far as that is known.
+        """Return the topics whose whole name a regular expression matches, as far as they are known.
 
         Raises:
-            ApiError: INVALID_REGULAR_EXPRESSION, with the reason, or COORDINATOR_LOAD_IN_PROGRESS: very many
+            ApiError: INVALID_REGULAR_EXPRESSION, with the reason. Or COORDINATOR_LOAD_IN_PROGRESS: very many
                 expressions are being evaluated.
         """
         if not are_evaluated() and not self._warned:
@@ -101,14 +101,14 @@ class GroupTopics:
         return Matches(known.names, is_current=known.changes == self._topics.changes)
 
     def _evaluate(self, regex: str) -> _Known | None:
-        """Evaluate an expression, or begin to; return what is known of it then."""
+        """Begin to evaluate an expression. Return the topics that are known to match."""
         names = [topic.name for topic in self._topics]
         expression = Expression(regex, "SubscribedTopicRegex", "subscribe to topics by name")
         expression.check(sum(map(len, names)))
         if len(self._evaluated) >= _EVALUATED_LIMIT:
             raise ApiError(
                 ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-                "the broker is evaluating very many regular expressions: try again",
+                "the broker is evaluating very many regular expressions: retry later",
             )
         self._evaluated.add(regex)
         changes = self._topics.changes
@@ -141,11 +141,11 @@ class _Known(NamedTuple):
 
     names: tuple[str, ...]
     changes: int
-    """After how many changes of the topics that was so."""
+    """The value of `changes` at which the evaluation began."""
 
 
 def _matching(expression: Expression, names: Sequence[str]) -> Work[tuple[str, ...]]:
-    """Match names, piece by piece."""
+    """Match names in pieces."""
     found: list[str] = []
     piece = 0
     for name in names:
@@ -159,13 +159,12 @@ def _matching(expression: Expression, names: Sequence[str]) -> Work[tuple[str, .
 
 
 def load_assignors(names: str) -> Mapping[str, ServerAssignor]:
-    """Return the assignors of a comma-separated list, the default first.
+    """Return the assignors of a comma-separated list. The first one is the default.
 
-    Those that are not Headrace's own are classes that an installed package offers under the entry point group
-    `headrace.group_assignors`, by that name.
+    Installed packages can offer further assignors as entry points of the group `headrace.group_assignors`.
 
     Raises:
-        ConfigError: One of them is not there, or cannot be made.
+        ConfigError: An assignor does not exist, or its class cannot be instantiated.
     """
     assignors: dict[str, ServerAssignor] = {}
     for name in filter(None, (part.strip() for part in names.split(","))):
@@ -186,7 +185,7 @@ def _users_assignor(name: str) -> ServerAssignor:
         assignor: ServerAssignor = next(iter(found)).load()()
     except Exception as error:
         raise ConfigError(
-            f"group.consumer.assignors: {name!r} cannot be made: {error!r}"
+            f"group.consumer.assignors: {name!r} cannot be instantiated: {error!r}"
         ) from error
     assignor.name = name
     return assignor

@@ -1,4 +1,4 @@
-"""An internal topic as its coordinator sees it: partitions to append to and to load from."""
+"""An internal topic as its coordinator sees it: partitions that it appends to and loads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _READ_BYTES: Final = 4 << 20
 
 
 class InternalLog:
-    """Implements `headrace.core.coordinator.runtime.CoordinatorLog` over the broker's partitions."""
+    """Implements `headrace.core.coordinator.runtime.CoordinatorLog` with the broker's partitions."""
 
     __slots__ = ("_name", "_replicas", "_topics")
 
@@ -28,7 +28,7 @@ class InternalLog:
 
     @property
     def partitions_count(self) -> int:
-        """Partitions of the topic, 0 while it does not exist."""
+        """The number of partitions of the topic; 0 while it does not exist."""
         topic = self._topics.get(self._name)
         return 0 if topic is None else len(topic.partitions)
 
@@ -49,7 +49,7 @@ class InternalLog:
         except StorageUnavailableError as error:
             if self._replicas.failure is not None:
                 raise
-            # The disk is full, or the like: this stays the coordinator, and may be able to write in a while.
+            # The disk may be full. The broker stays the coordinator, because a later append may succeed.
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message) from error
         return info.last_offset + 1
 
@@ -58,13 +58,13 @@ class InternalLog:
         return self._partition(partition).high_watermark
 
     def read_from_start(self, partition: int) -> Iterator[Buffer]:
-        """Yield all record batches of the partition, in order, in pieces that hold whole batches.
+        """Yield all record batches of the partition, in order, in pieces of whole batches.
 
-        The pieces reach to the log end offset: an earlier coordinator wrote the batches above the high watermark, and
+        The pieces end at the log end offset. An earlier coordinator wrote the batches above the high watermark, and
         they may still become committed. A coordinator that ignored them would contradict its own log.
 
         Raises:
-            StorageError: Not all of it can be read.
+            StorageError: A part of the log cannot be read.
         """
         replica = self._partition(partition)
         offset, end = replica.log_start_offset, replica.log.log_end_offset

@@ -64,7 +64,7 @@ class OffsetsTopic:
                 partition=index,
                 error=str(error),
                 meaning="groups in this partition are refused with NOT_COORDINATOR",
-                remedy=f"restore the directory {OFFSETS_TOPIC}-{index} from a backup, or give up what it holds: "
+                remedy=f"restore the directory {OFFSETS_TOPIC}-{index} from a backup, or accept the loss: "
                 "docs/reference/on-disk-format.md, 'A damaged partition of the broker'",
             )
             return
@@ -77,7 +77,7 @@ class OffsetsTopic:
             )
 
     def unload(self) -> None:
-        """Unload all groups: requests that wait for a commit are answered that the commit may be lost."""
+        """Unload all groups. Requests that wait for a commit get an error: the commit may be lost."""
         topic = self._topics.get(OFFSETS_TOPIC)
         for index in range(0 if topic is None else len(topic.partitions)):
             self._groups.unload(index)

@@ -1,4 +1,4 @@
-"""Producer ids, unique for ever: taken from blocks that are reserved in the metadata store before they are used."""
+"""Unique producer ids, from blocks that are reserved in the metadata store before they are used."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _ATTEMPTS: Final = 10
 
 
 class _Block(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The stored value: every id below `next_id` is given out or reserved."""
+    """The stored value. All ids below `next_id` are allocated or reserved."""
 
     next_id: int
     format: int = 1
 
 
 class ProducerIds:
-    """Hands out producer ids.
+    """Allocates producer ids.
 
-    A crash loses at most the rest of a block; an id is never given out twice, also not by two brokers.
+    A crash loses at most the rest of a block. No id is allocated twice, not even by two brokers.
     """
 
     __slots__ = ("_end", "_metadata", "_next")
@@ -37,7 +37,7 @@ class ProducerIds:
         self._end = 0
 
     def allocate(self) -> int:
-        """Return an id that nobody had before.
+        """Return an id that was never allocated before.
 
         Raises:
             ApiError: No block could be reserved.

@@ -34,7 +34,8 @@ _PASSING: Final = frozenset(
 _NOTHING_TO_MARK: Final = frozenset(
     {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_PRODUCER_EPOCH}
 )
-"""The partition is gone, or a later epoch of the producer has written: what was open there has ended."""
+"""The errors after which no marker is needed: the partition is deleted, or a later epoch of the producer has
+written."""
 
 
 class WriteErrors(NamedTuple):
@@ -129,12 +130,13 @@ class Transactions:
                 )
 
     def end_forgotten(self, now_ms: int) -> None:
-        """Abort the transactions in partitions that the coordinator knows nothing of; after `load`.
+        """Abort the transactions in partitions that the coordinator does not know. Called after `load`.
 
-        1. A partition has durability `os` or `interval`. 2. Its marker is written, and the coordinator notes durably
-        that the transaction is over. 3. A power cut takes the marker, and keeps records. Readers of committed records
-        would wait for ever. Which outcome the transaction had is no longer known: none of its records is shown, as if
-        the power cut had taken them too.
+        (1) A partition has durability `os` or `interval`. (2) The broker writes a marker there, and the coordinator
+            stores
+        durably that the transaction has ended. (3) A power failure loses the marker, but not the records. (4) Readers
+        of committed records would wait for ever. The outcome of the transaction is unknown now. The broker aborts it,
+        so that its records are not visible, as if the power failure had lost them, too.
         """
         known = self.coordinator.known_writers()
         if known is None or self._topics.get(TRANSACTIONS_TOPIC) is None:
@@ -169,16 +171,16 @@ class Transactions:
             )
 
     def unload(self) -> None:
-        """Unload all transactions: requests that wait are answered that their changes may be lost."""
+        """Unload all transactions. Requests that wait get an error: their changes may be lost."""
         topic = self._topics.get(TRANSACTIONS_TOPIC)
         for index in range(0 if topic is None else len(topic.partitions)):
             self.coordinator.unload(index)
 
     def ensure_topic(self, now_ms: int) -> None:
-        """Create `__transaction_state` when it is needed for the first time.
+        """Create `__transaction_state` if it does not exist.
 
         Raises:
-            ApiError: It cannot be created.
+            ApiError: The topic cannot be created.
         """
         if self._topics.get(TRANSACTIONS_TOPIC) is not None:
             return
@@ -204,7 +206,7 @@ class Transactions:
         partition: TopicPartition,
         errors: WriteErrors,
     ) -> None:
-        """Refuse a batch that is not of the open transaction of its producer (KIP-890).
+        """Refuse a batch that does not belong to the open transaction of its producer (KIP-890).
 
         Args:
             transactional_id: The id that the request names.
@@ -213,7 +215,7 @@ class Transactions:
             errors: The error codes for the version of the request.
 
         Raises:
-            ApiError: With the reason.
+            ApiError: The coordinator refuses the batch.
         """
         error = self.coordinator.verify(transactional_id, producer, partition)
         if error is not ErrorCode.NONE:
@@ -271,7 +273,7 @@ class Transactions:
                 raise
             written(
                 ErrorCode.NONE
-            )  # somebody else has ended it, with the epoch of a coordinator that is to come
+            )  # another client has ended it, with the epoch of a future coordinator
             return
         if replica.high_watermark > info.last_offset:
             written(ErrorCode.NONE)

@@ -1,8 +1,9 @@
 """AddOffsetsToTxn (API key 25), versions 0-4.
 
-Behaviour: adds the partition of `__consumer_offsets` that holds the group to the transaction; until its version 4
-TxnOffsetCommit is refused before that, from 5 on it does so itself (KIP-890).
-Versions: v2 PRODUCER_FENCED; v3 flexible; v4 TRANSACTION_ABORTABLE, which is never the answer.
+Behaviour: The request adds to the transaction the partition of `__consumer_offsets` that stores the group. Up to
+version 4, TxnOffsetCommit is refused until this is done. From its version 5 on, TxnOffsetCommit adds the partition
+itself (KIP-890).
+Versions: v2 PRODUCER_FENCED; v3 flexible; v4 TRANSACTION_ABORTABLE, which this broker never returns.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from headrace.broker.context import RequestContext
-from headrace.broker.requests.transaction_requests import for_version
+from headrace.broker.coordinators.transaction_versions import for_version
 from headrace.broker.services import Services
 from headrace.broker.topic_names import OFFSETS_TOPIC
 from headrace.core.coordinator.group_coordinator import is_valid_group_id

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from headrace.broker.context import RequestContext
-from headrace.broker.requests.transaction_requests import for_version
+from headrace.broker.coordinators.transaction_versions import for_version
 from headrace.broker.services import Services
 from headrace.broker.waiting.steps import ENCODING_COST, ENTRY_COST, GROUP_COST, Work, value_of
 from headrace.core.coordinator.runtime import Reply, gather

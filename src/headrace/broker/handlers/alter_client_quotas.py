@@ -1,14 +1,17 @@
 """AlterClientQuotas (API key 49), versions 0-1.
 
-Behaviour: sets and removes quotas of a user, of a client id, or of both together, or of an address (ip); a name that
-is null stands for <default>. Quotas are producer_byte_rate and consumer_byte_rate in bytes per second, and
-request_percentage, the share of the broker's thread. The quota of an address is connection_creation_rate: further
-connections in a second are closed at once. It takes the place of the bound that addresses have without a quota, and
-counts for addresses of this machine, too. Every entry is checked as a whole and changed for itself; the change is
-durable and in force when the answer leaves. Windows are quota.window.num times quota.window.size.seconds. The user is
-the principal of a connection, ANONYMOUS where nobody has authenticated. What slows clients down:
-`headrace.broker.quotas.throttling`.
-Not implemented: names of hosts in the place of addresses, controller_mutation_rate (INVALID_REQUEST).
+Behaviour:
+* The request sets and removes quotas of a user, of a client id, of both together, or of an IP address. A null name
+  stands for <default>.
+* The quotas of clients are producer_byte_rate and consumer_byte_rate in bytes per second, and request_percentage, a
+  share of the broker's thread. The user is the authenticated principal, ANONYMOUS without authentication. Rates are
+  measured over quota.window.num windows of quota.window.size.seconds.
+* The quota of an address is connection_creation_rate in connections per second: the broker closes further connections
+  at once. This quota replaces the limit of connections that an address without a quota has. It also applies to
+  addresses of the broker's own machine.
+* The broker checks each entry as a whole, and changes each entry by itself. A change is durable and in force before the
+  response is sent. `headrace.broker.quotas.throttling` describes how clients are slowed down.
+Not implemented: Host names in place of addresses, and controller_mutation_rate: INVALID_REQUEST.
 Versions: v1 flexible.
 """
 
@@ -94,6 +97,6 @@ def _unique(changes: Iterable[OpData]) -> Iterable[OpData]:
     seen: dict[str, OpData] = {}
     for change in changes:
         if change.key in seen:
-            raise InvalidRequestError(f"{change.key[:40]} is given more than once")
+            raise InvalidRequestError(f"{change.key[:40]} occurs more than once")
         seen[change.key] = change
     return seen.values()

@@ -1,13 +1,15 @@
 """AlterConfigs (API key 33), versions 0-2.
 
-Behaviour: replaces all settings of a topic or a group, or all dynamic settings of this broker or (with an empty name)
-of all brokers: what is not given goes back to its default. IncrementalAlterConfigs changes single ones. Every resource
-is changed or refused for itself; what is changed is durable before the answer and in force at once, without a restart.
-`validate_only` checks and changes nothing. Unknown names and values that are not acceptable are INVALID_CONFIG; broker
-settings that are fixed at the start, values that are missing, and names or resources that are given twice are
-INVALID_REQUEST.
-Not implemented: client metrics (INVALID_REQUEST; so are loggers, as in Kafka); Kafka's own settings of groups, which
-belong to newer protocols of groups (INVALID_CONFIG).
+Behaviour:
+* The request replaces all settings of a topic or a group, or all dynamic settings of this broker. An empty name stands
+  for all brokers. A setting that the request omits has its default again. IncrementalAlterConfigs changes single
+  settings.
+* Each resource is changed or refused by itself. A change is durable before the response is sent, and in force without a
+  restart. With `validate_only` the broker checks the request and changes nothing.
+* Unknown names and invalid values are INVALID_CONFIG. INVALID_REQUEST is the error for broker settings that are fixed
+  at the start, for missing values, and for names or resources that occur twice.
+Not implemented: Client metrics (INVALID_REQUEST). Loggers are refused too, as in Kafka. Kafka's own settings of groups,
+which belong to newer group protocols (INVALID_CONFIG).
 Versions: v2 flexible.
 """
 
@@ -15,9 +17,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from headrace.broker.config_alteration import Resource, alter_all
+from headrace.broker.configs.config_changes import RequestedChange
 from headrace.broker.context import RequestContext
-from headrace.broker.requests.alter_configs import Resource, alter_all
-from headrace.broker.requests.config_changes import ConfigChange
 from headrace.broker.services import Services
 from headrace.broker.waiting.steps import Work
 from headrace.errors import ErrorCode
@@ -43,7 +45,7 @@ def handle(
         Resource(
             wanted.resource_type,
             wanted.resource_name,
-            [ConfigChange(config.name, config.value) for config in wanted.configs],
+            [RequestedChange(config.name, config.value) for config in wanted.configs],
             replaces=True,
         )
         for wanted in request.resources

@@ -1,10 +1,10 @@
 """AlterPartitionReassignments (API key 45), versions 0-1.
 
-Behaviour: every partition has one replica, on this broker. To reassign a partition to this broker alone changes
-nothing and is a success; any other list of replicas is INVALID_REPLICA_ASSIGNMENT: it is empty, names a broker twice,
-or names a broker that does not exist. No reassignment is ever in progress, so there is none to cancel:
-NO_REASSIGNMENT_IN_PROGRESS. Each partition is answered for itself.
-Versions: v1 whether the number of replicas may change, which says nothing here.
+Behaviour: Each partition has one replica, on this broker. A reassignment to this broker alone succeeds and changes
+nothing. Any other list of replicas is INVALID_REPLICA_ASSIGNMENT: it is empty, names a broker twice, or names a broker
+that does not exist. No reassignment is ever in progress, so a cancellation is NO_REASSIGNMENT_IN_PROGRESS. Each
+partition has a result of its own.
+Versions: v1 whether the number of replicas may change; this broker ignores the field.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _Outcome = tuple[ErrorCode, str | None]
 def handle(
     services: Services, context: RequestContext, request: AlterPartitionReassignmentsRequest
 ) -> Work[AlterPartitionReassignmentsResponse]:
-    """Say of every partition whether its replicas are the ones that are wanted."""
+    """Return for each partition whether its replicas are the requested ones."""
     response = AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=request.allow_replication_factor_change
     )

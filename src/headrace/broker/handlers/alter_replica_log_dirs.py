@@ -1,10 +1,10 @@
 """AlterReplicaLogDirs (API key 34), versions 1-2.
 
-Behaviour: tells of each partition whether its replica may lie in a log directory of this broker. A replica that lies
-there already is a success. LOG_DIR_NOT_FOUND for a path that is no log directory of this broker, KAFKA_STORAGE_ERROR
-for a directory that has failed or is missing, UNKNOWN_TOPIC_OR_PARTITION. A partition that is named with several paths
-counts for the last one, as in Kafka.
-Not implemented: moving a replica to another directory (INVALID_REQUEST); an administrator can move the data while the
+Behaviour: The response says for each partition whether its replica can be in the named log directory of this broker.
+The request succeeds for a replica that is there already. The errors are LOG_DIR_NOT_FOUND for a path that is no log
+directory of this broker, KAFKA_STORAGE_ERROR for a directory that has failed or is missing, and
+UNKNOWN_TOPIC_OR_PARTITION. If a request names a partition with several paths, the last path counts, as in Kafka.
+Not implemented: Moving a replica to another directory (INVALID_REQUEST). An administrator can move the files while the
 broker is stopped, or create the topic again.
 Versions: v2 flexible.
 """
@@ -37,7 +37,7 @@ _PARTITION_COST: Final = ENTRY_COST // 2
 def handle(
     services: Services, context: RequestContext, request: AlterReplicaLogDirsRequest
 ) -> Work[AlterReplicaLogDirsResponse]:
-    """Say of every partition whether it lies where it is wanted."""
+    """Return for each partition whether it is in the requested log directory."""
     is_allowed = services.permissions.allows(context, Operation.ALTER, ResourceType.CLUSTER)
     wanted: dict[str, dict[int, str]] = {}
     for directory in request.dirs:

@@ -1,13 +1,17 @@
 """AlterUserScramCredentials (API key 51), versions 0-0.
 
-Behaviour: stores and deletes credentials; the client sends the salted password, and only the keys that are made from
-it are kept. The salted password may have any length but zero, as in Kafka: a client whose salted password is the same
-key can log in. Each change stands for itself, is durable when it is answered, and counts for the next authentication.
-Who is connected stays so until the session has to be renewed (connections.max.reauth.ms). Refused: a user twice in one
-request, also for two mechanisms (DUPLICATE_RESOURCE), to delete what is not there (RESOURCE_NOT_FOUND), unknown
-mechanisms (UNSUPPORTED_SASL_MECHANISM), fewer than 4096 or more than 16384 iterations, a name that is empty or longer
-than 450 characters, percent-encoded, a salt that is empty or longer than 1024 bytes, and an empty salted password
-(UNACCEPTABLE_CREDENTIAL).
+Behaviour:
+* The request stores and deletes credentials. The client sends the salted password; the broker stores only the keys that
+  it derives from the salted password.
+* The salted password may have any length but zero, as in Kafka: a client whose salted password results in the same keys
+  can log in.
+* Each change is made by itself. It is durable before the response is sent, and applies to the next authentication.
+* Authenticated connections stay open until their session has to be renewed (connections.max.reauth.ms).
+* A user that occurs twice in one request, even with two mechanisms, is DUPLICATE_RESOURCE. The deletion of credentials
+  that do not exist is RESOURCE_NOT_FOUND. An unknown mechanism is UNSUPPORTED_SASL_MECHANISM.
+* UNACCEPTABLE_CREDENTIAL is the error for fewer than 4096 or more than 16384 iterations, for a name that is empty or
+  longer than 450 characters in percent-encoding, for a salt that is empty or longer than 1024 bytes, and for an empty
+  salted password.
 Versions: v0 flexible.
 """
 

@@ -1,15 +1,18 @@
 """ApiVersions (API key 18), versions 0-4.
 
-Behaviour: answers what the registry holds, so the answer cannot differ from what is served. It never fails: a version
-that we do not know is answered in the format of version 0 with UNSUPPORTED_VERSION and the same list (KIP-511), which
-every client takes as "try again with the highest you see"; `unsupported` builds that answer. The client's software
-name and version change nothing. Produce is advertised from version 0 although 0-2 are refused: older librdkafka
-switches compression off otherwise (KAFKA-18659).
-The tagged field 26738 tells Headrace's own clients what else there is: `filter`, fetches that name tags;
-`delayed`, offsets with how many delayed records wait.
-Features: group.version 1 (KIP-848) and transaction.version 2 (KIP-890), or what headrace.transaction.version
-says, are finalized; UpdateFeatures changes the level of transaction.version.
-Versions: v1 throttle time; v3 client software, flexible body under a header that stays version 0.
+Behaviour:
+* The response lists the registry of handlers, so that it cannot differ from what the broker serves. The request never
+  fails.
+* A version that the broker does not know is answered in the format of version 0 with UNSUPPORTED_VERSION and the same
+  list (KIP-511); clients then retry with the highest version of the list. `unsupported` makes this response. The broker
+  ignores the name and version of the client's software.
+* Produce is advertised from version 0, although versions 0-2 are refused: older releases of librdkafka switch
+  compression off otherwise (KAFKA-18659).
+* The tagged field 26738 names extensions for Headrace's own clients: `filter`, fetches that name tags; `delayed`,
+  offsets with the number of scheduled records.
+* The finalized features are group.version 1 (KIP-848) and transaction.version 2 (KIP-890), or the level in
+  headrace.transaction.version. UpdateFeatures changes the level of transaction.version.
+Versions: v1 throttle time; v3 client software, and a flexible body under a header that stays version 0.
 """
 
 from __future__ import annotations
@@ -41,14 +44,14 @@ _EXTENSIONS: Final = ("filter", "delayed")
 def handle(
     services: Services,
     context: RequestContext,
-    request: ApiVersionsRequest,  # noqa: ARG001 - what the client is called changes nothing
+    request: ApiVersionsRequest,  # noqa: ARG001 - the name of the client's software changes nothing
 ) -> ApiVersionsResponse:
     """List the APIs and versions that this broker serves."""
     return _response(services, ErrorCode.NONE, context.header.api_version)
 
 
 def unsupported(services: Services) -> ApiVersionsResponse:
-    """Return the answer to an ApiVersions of unknown version; it has to be encoded as version 0."""
+    """Return the response to an ApiVersions request of unknown version. It has to be encoded as version 0."""
     return _response(services, ErrorCode.UNSUPPORTED_VERSION, 0)
 
 
@@ -81,7 +84,7 @@ def _response(services: Services, error: ErrorCode, version: int) -> ApiVersions
             )
             for api in services.apis.rows
         ],
-        # Clients before v4 take a feature whose lowest level is 0 for malformed (KAFKA-17011).
+        # For clients before v4 a feature whose lowest level is 0 is malformed (KAFKA-17011).
         supported_features=supported if version >= _LEVEL_ZERO_VERSION else [],
         finalized_features_epoch=_epoch(services),
         finalized_features=[

@@ -1,22 +1,22 @@
 """ConsumerGroupDescribe (API key 69), versions 0-1.
 
-Behaviour: groups of the server-side protocol (KIP-848); for others GROUP_ID_NOT_FOUND. A group whose members hold a
-topic that the client may not describe is TOPIC_AUTHORIZATION_FAILED as a whole. A group that is named twice is
-described once; when the members of the groups described have 100,000 partitions together, the rest is
-COORDINATOR_LOAD_IN_PROGRESS, and clients ask again.
-Versions: v1 types of members; all are consumers.
+Behaviour: The response describes groups of the server-side protocol (KIP-848). Any other group is GROUP_ID_NOT_FOUND. A
+group is TOPIC_AUTHORIZATION_FAILED as a whole if the client may not describe one of the topics assigned to its members.
+A group that the request names twice is described once. When the members of the described groups have 100,000 partitions
+together, further groups are COORDINATOR_LOAD_IN_PROGRESS, and clients retry.
+Versions: v1 types of members; all members are consumers.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from headrace.broker.context import RequestContext
-from headrace.broker.requests.authorized_operations import (
+from headrace.broker.access.authorized_operations import (
     OPERATIONS_COST,
     authorized_operations,
 )
-from headrace.broker.requests.response_bounds import ANSWER_ENTRIES
+from headrace.broker.bounds.response_bounds import ANSWER_ENTRIES
+from headrace.broker.context import RequestContext
 from headrace.broker.services import Services
 from headrace.broker.waiting.steps import ENTRY_COST, GROUP_COST, Work, value_of
 from headrace.core.coordinator.runtime import Reply, gather
@@ -59,7 +59,7 @@ def handle(
     for (group,) in described:
         if request.include_authorized_operations and group.error_code == ErrorCode.NONE:
             group.authorized_operations = authorized_operations(
-                services, context, ResourceType.GROUP, group.group_id
+                services.permissions, context, ResourceType.GROUP, group.group_id
             )
             yield OPERATIONS_COST
         groups.append((yield from _shown(services, context, group)))

@@ -1,12 +1,15 @@
 """ConsumerGroupHeartbeat (API key 68), versions 0-1.
 
-Behaviour: the server-side group protocol (KIP-848), see `headrace.core.coordinator.consumer`. A classic group of
-consumers becomes a consumer group when one joins it, and back when the last one leaves, as
-group.consumer.migration.policy says; one without members in any case. Regular expressions need `headrace[server]`, or
-`headrace[regex]`, where the broker runs; they match topics that the client may describe.
-The tagged field 26738 of the answer is true for a member that an administrator stops
-(docs/reference/client-protocol.md).
-Not implemented: racks are kept and given to assignors, but Headrace's own do not use them.
+Behaviour:
+* The server-side group protocol (KIP-848); see `headrace.core.coordinator.consumer`.
+* group.consumer.migration.policy says whether a classic group of consumers becomes a consumer group when the first
+  member joins by this protocol, and a classic group again when the last such member leaves. A classic group without
+  members always becomes a consumer group.
+* Regular expressions need `headrace[server]` or `headrace[regex]` in the broker's environment. They match topics that
+  the client may describe.
+* The tagged field 26738 of the response is true for a member that an administrator stops
+  (docs/reference/client-protocol.md).
+Not implemented: Headrace's assignors ignore racks. The broker stores racks and passes them to assignors.
 Versions: v1 regular expressions; clients choose their member ids.
 """
 
@@ -16,7 +19,7 @@ from functools import partial
 from typing import Final
 
 from headrace.broker.context import RequestContext
-from headrace.broker.requests.group_requests import origin_of
+from headrace.broker.coordinators.group_origin import origin_of
 from headrace.broker.services import Services
 from headrace.core.deferred import Deferred
 from headrace.errors import ErrorCode

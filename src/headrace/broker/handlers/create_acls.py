@@ -1,9 +1,10 @@
 """CreateAcls (API key 30), versions 1-3.
 
-Behaviour: every ACL is added or refused for itself; one that is there already is no error. They are durable and in
-force when the answer leaves, the denials never after the permissions of the same request. SECURITY_DISABLED with the
-authorizer off. INVALID_REQUEST: a principal without a type, an empty resource name, another name for the cluster than
-kafka-cluster, or numbers that nothing has. POLICY_VIOLATION: there are 10,000 already.
+Behaviour: Each ACL is added or refused by itself. An ACL that exists already is no error. The ACLs are durable and in
+force before the response is sent. Denials are never in force later than the permissions of the same request. If no
+authorizer is configured, the error is SECURITY_DISABLED. INVALID_REQUEST is the error for a principal without a type,
+an empty resource name, a cluster name other than kafka-cluster, and unknown numbers. When there are 10,000 ACLs,
+further ones are POLICY_VIOLATION.
 Versions: v1 pattern types (KIP-290); v2 flexible; v3 the resource type USER.
 """
 
@@ -11,8 +12,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from headrace.broker.access.acl_requests import check_is_on
 from headrace.broker.context import RequestContext
-from headrace.broker.requests.acls import check_is_on
 from headrace.broker.services import Services
 from headrace.broker.waiting.steps import Work
 from headrace.errors import ApiError

@@ -1,10 +1,10 @@
 """CreatePartitions (API key 37), versions 0-3.
 
-Behaviour: the new partitions are durable before the answer and in Metadata at once; groups rebalance with the next
-heartbeats of their members. Every topic is grown or refused for itself; one that is named twice is refused. A count
-that is not larger than the present one is INVALID_PARTITIONS. Assignments are accepted when they give every new
-partition to this broker. `validate_only` checks and changes nothing. Internal topics cannot be grown: the place of a
-group follows from their count.
+Behaviour: The new partitions are durable before the response is sent, and in Metadata at once. Groups rebalance with
+the next heartbeats of their members. Each topic is grown or refused by itself. A topic that occurs twice is refused. A
+count that is not larger than the present count is INVALID_PARTITIONS. Assignments are accepted if they assign every new
+partition to this broker. With `validate_only` the broker checks the request and changes nothing. Internal topics cannot
+be grown, because their number of partitions decides which partition stores a group.
 Versions: v2 flexible.
 """
 
@@ -64,7 +64,7 @@ def handle(
 
 def _check_request(services: Services, number: int, mentions: int) -> None:
     if mentions > 1:
-        raise InvalidRequestError("the topic is named more than once")
+        raise InvalidRequestError("the topic occurs more than once")
     if number >= services.settings.config.max_topics_per_request:
         raise ApiError(ErrorCode.POLICY_VIOLATION, "too many topics in one request")
 
@@ -78,7 +78,7 @@ def _grow(
 ) -> Work[None]:
     topic = services.topics.require(wanted.name)
     if topic.is_internal:
-        raise InvalidTopicError("internal topics cannot be given more partitions")
+        raise InvalidTopicError("internal topics cannot get more partitions")
     services.topics.validate_growth(topic, wanted.count)
     if wanted.assignments is not None:
         _check_assignments(services, wanted, added=wanted.count - len(topic.partitions))
@@ -93,7 +93,7 @@ def _check_assignments(services: Services, wanted: CreatePartitionsTopic, *, add
     if len(assignments) != added:
         raise ApiError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"{added} partitions are to be added, {len(assignments)} are assigned",
+            f"the request adds {added} partitions and assigns {len(assignments)}",
         )
     for assignment in assignments:
         if list(assignment.broker_ids) != [services.settings.config.broker_id]:

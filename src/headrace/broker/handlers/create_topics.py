@@ -1,11 +1,10 @@
 """CreateTopics (API key 19), versions 2-7.
 
-Behaviour: -1 for partitions and replication factor means the broker's defaults, in every version (KIP-464 allows it
-from v4, clients send it before). Assignments are accepted when they give every partition to this broker.
-`validate_only` checks and creates nothing. A topic is durable before the answer. Every topic is created or refused
-for itself; one that is named twice is refused.
-Not implemented: replication factors above 1. Internal topics are created by the broker when they are needed, not
-here.
+Behaviour: -1 partitions and a replication factor of -1 stand for the broker's defaults in every version. (KIP-464
+specifies that from v4 on, but clients send -1 before.) Assignments are accepted if they assign every partition to this
+broker. With `validate_only` the broker checks the request and creates nothing. A topic is durable before the response
+is sent. Each topic is created or refused by itself. A topic that occurs twice is refused.
+Not implemented: Replication factors above 1. Internal topics: the broker creates them when it needs them.
 Versions: v4 defaults; v5 flexible, returns the configuration; v7 topic ids.
 """
 
@@ -63,7 +62,7 @@ def handle(
         if not names[wanted.name]:
             continue
         mentions = names[wanted.name]
-        # One answer for all mentions, as clients index the answer by name.
+        # One result for all occurrences, because clients index the results by name.
         names[wanted.name] = 0
         try:
             _check_request(services, request, mentions)
@@ -88,7 +87,7 @@ def handle(
 
 def _check_request(services: Services, request: CreateTopicsRequest, mentions: int) -> None:
     if mentions > 1:
-        raise InvalidRequestError("the topic is named more than once")
+        raise InvalidRequestError("the topic occurs more than once")
     if len(request.topics) > services.settings.config.max_topics_per_request:
         raise ApiError(ErrorCode.POLICY_VIOLATION, "too many topics in one request")
 
@@ -127,7 +126,7 @@ def _create(
 def _settings(wanted: CreatableTopic) -> dict[str, str | None]:
     settings = {config.name: config.value for config in wanted.configs}
     if len(settings) != len(wanted.configs):
-        raise InvalidConfigError("a configuration is given twice")
+        raise InvalidConfigError("a configuration occurs twice")
     nulls = sorted(name for name, value in settings.items() if value is None)
     if nulls:
         raise InvalidConfigError(f"no value for {', '.join(nulls)}")

@@ -1,9 +1,10 @@
 """DeleteAcls (API key 31), versions 1-3.
 
-Behaviour: takes away the ACLs that the filters mean, and names them; one that two filters mean is named by both. They
-are gone for good when the answer leaves, the permissions never after the denials of the same request.
-When the filters before one have found 20,000, it is POLICY_VIOLATION. SECURITY_DISABLED with the authorizer off,
-INVALID_REQUEST for a filter with numbers that nothing has.
+Behaviour: The request removes the ACLs that its filters match, and the response lists them. An ACL that two filters
+match is listed for both. The ACLs are durably removed before the response is sent. Permissions are never removed later
+than the denials of the same request. When the filters have matched 20,000 ACLs together, further filters are
+POLICY_VIOLATION. If no authorizer is configured, the error is SECURITY_DISABLED. A filter with unknown numbers is
+INVALID_REQUEST.
 Versions: v1 pattern types (KIP-290); v2 flexible; v3 the resource type USER.
 """
 
@@ -11,8 +12,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from headrace.broker.access.acl_requests import check_is_on, filter_of
 from headrace.broker.context import RequestContext
-from headrace.broker.requests.acls import check_is_on, filter_of
 from headrace.broker.services import Services
 from headrace.broker.waiting.steps import ENTRY_COST, Work
 from headrace.errors import ApiError, ErrorCode
@@ -30,7 +31,7 @@ from headrace.security.acls import AclBinding, Operation, ResourceType
 API_KEY: Final = ApiKey.DELETE_ACLS
 VERSIONS: Final = VersionRange(1, 3)
 ACLS_AN_ANSWER: Final = 20_000
-"""When an answer names so many ACLs, further filters are refused."""
+"""The number of ACLs in a response from which on further filters are refused."""
 _TOO_MANY: Final = ApiError(
     ErrorCode.POLICY_VIOLATION, f"one answer names at most {ACLS_AN_ANSWER} ACLs: use fewer filters"
 )

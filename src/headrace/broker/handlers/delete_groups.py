@@ -1,8 +1,8 @@
 """DeleteGroups (API key 42), versions 0-2.
 
-Behaviour: forgets groups without members, their offsets and configuration included; that is durable before the answer.
-A group with members is NON_EMPTY_GROUP, one that does not exist GROUP_ID_NOT_FOUND. A group that is named twice is
-answered once.
+Behaviour: The request deletes groups without members, including their offsets and configuration. The deletion is
+durable before the response is sent. A group with members is NON_EMPTY_GROUP. A group that does not exist is
+GROUP_ID_NOT_FOUND. A group that the request names twice has one result.
 Versions: v2 flexible.
 """
 

@@ -1,9 +1,9 @@
 """DeleteTopics (API key 20), versions 1-6.
 
-Behaviour: by name, or from version 6 on by id. When the answer says success the topic, its data, its metadata and what
-groups have committed for it are gone durably, and its name can be used again at once, with a new id. Requests that
-wait for it are answered with UNKNOWN_TOPIC_OR_PARTITION. Internal topics cannot be deleted. A topic that is named
-twice is refused. With delete.topic.enable=false the answer is TOPIC_DELETION_DISABLED.
+Behaviour: The request names topics by name, or by id from version 6 on. After a success the topic, its data, its
+metadata and the offsets that groups have committed for it are durably deleted. A topic of the same name can be created
+at once, with a new id. Requests that wait for the topic get UNKNOWN_TOPIC_OR_PARTITION. Internal topics cannot be
+deleted. A topic that occurs twice is refused. With delete.topic.enable=false the error is TOPIC_DELETION_DISABLED.
 Versions: v3 TOPIC_DELETION_DISABLED; v4 flexible; v5 error messages; v6 topic ids.
 """
 
@@ -13,8 +13,8 @@ from collections import Counter
 from typing import Final
 
 from headrace.broker.context import RequestContext
+from headrace.broker.coordinators.topic_deletion import delete_topic_in_steps
 from headrace.broker.partitions.topic import Topic
-from headrace.broker.requests.topic_deletion import delete_topic_in_steps
 from headrace.broker.services import Services
 from headrace.broker.waiting.steps import (
     CREATION_COST,
@@ -75,7 +75,7 @@ def handle(
                 yield CREATION_COST + min(len(topic.partitions) * FIRST_BATCH_COST, STEP_COST)
             yield ENTRY_COST
         elif mentions.pop(topic.name, 0):
-            # One answer for all mentions, and none of them counts.
+            # One result for all occurrences, and the topic is not deleted.
             results.append(_named_twice(topic.name))
     response = DeleteTopicsResponse(responses=results)
     durable = gather(forgotten)
@@ -85,7 +85,7 @@ def handle(
 def _find_if_known(
     services: Services, context: RequestContext, wanted: DeleteTopicState
 ) -> Topic | None:
-    """Return a topic whose name and id the client may know to be the same."""
+    """Return a topic. Refuse the request if the client may not learn that name and id belong together."""
     if wanted.name is None:
         topic = services.topics.by_id(bytes(wanted.topic_id))
     else:
@@ -113,7 +113,7 @@ def _named_twice(name: str) -> DeletableTopicResult:
     return DeletableTopicResult(
         name=name,
         error_code=ErrorCode.INVALID_REQUEST,
-        error_message="the topic is named more than once",
+        error_message="the topic occurs more than once",
     )
 
 
@@ -128,7 +128,13 @@ def _delete(
         _check_enabled(services, context)
         topic = _find(services, context, wanted)
         result.name, result.topic_id = topic.name, topic.topic_id
-        forgotten.append((yield from delete_topic_in_steps(services, topic, context.now_ms)))
+        forgotten.append(
+            (
+                yield from delete_topic_in_steps(
+                    services.topics, services.groups, topic, context.now_ms
+                )
+            )
+        )
     except ApiError as error:
         result.error_code, result.error_message = error.code, error.message
         result.name = result.name or wanted.name
@@ -163,7 +169,7 @@ def _find(services: Services, context: RequestContext, wanted: DeleteTopicState)
         ):
             wanted.name = (
                 topic.name
-            )  # the client may know the name; other ids must not reveal their names
+            )  # the client may learn the name; other ids must not reveal their names
         raise ApiError.for_code(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     if topic.is_internal:
         raise InvalidTopicError("internal topics cannot be deleted")

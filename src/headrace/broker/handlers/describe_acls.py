@@ -1,8 +1,8 @@
 """DescribeAcls (API key 29), versions 1-3.
 
-Behaviour: the ACLs that a filter means, those of one resource together. A filter with the pattern type MATCH finds all
-that count for a resource of that name: its own, those of prefixes, and those of `*`. SECURITY_DISABLED with the
-authorizer off, INVALID_REQUEST for a filter with numbers that nothing has.
+Behaviour: The response lists the ACLs that a filter matches, grouped by resource. A filter with the pattern type MATCH
+matches all ACLs that apply to a resource of that name: its own ACLs, those of prefixes, and those of `*`. If no
+authorizer is configured, the error is SECURITY_DISABLED. A filter with unknown numbers is INVALID_REQUEST.
 Versions: v1 pattern types (KIP-290); v2 flexible; v3 the resource type USER.
 """
 
@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from headrace.broker.access.acl_requests import check_is_on, filter_of
 from headrace.broker.context import RequestContext
-from headrace.broker.requests.acls import check_is_on, filter_of
 from headrace.broker.services import Services
 from headrace.broker.waiting.steps import ENTRY_COST, Work
 from headrace.errors import ApiError
@@ -32,7 +32,7 @@ VERSIONS: Final = VersionRange(1, 3)
 def handle(
     services: Services, context: RequestContext, request: DescribeAclsRequest
 ) -> Work[DescribeAclsResponse]:
-    """Return the ACLs that match."""
+    """Return the ACLs that match the filter."""
     try:
         services.permissions.authorize(context, Operation.DESCRIBE, ResourceType.CLUSTER)
         check_is_on(services.authorizer)

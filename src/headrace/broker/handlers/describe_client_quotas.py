@@ -1,7 +1,8 @@
 """DescribeClientQuotas (API key 48), versions 0-1.
 
-Behaviour: the entities that match every component of the filter, with their quotas; without components all of them.
-A component wants a name, <default>, or any; with `strict` an entity must have no type that the filter does not name.
+Behaviour: The response lists the entities that match every component of the filter, with their quotas. A filter without
+components matches all entities. A component matches a name, <default>, or any name. With `strict` an entity must have
+no type that the filter does not name.
 Versions: v1 flexible.
 """
 
@@ -33,7 +34,7 @@ VERSIONS: Final = VersionRange(0, 1)
 
 
 class MatchType(IntEnum):
-    """Kafka's numbers for what a component of the filter wants."""
+    """Kafka's numbers of the kinds of matches of a filter component."""
 
     EXACT = 0
     DEFAULT = 1
@@ -45,7 +46,7 @@ def handle(
     context: RequestContext,
     request: DescribeClientQuotasRequest,
 ) -> Work[DescribeClientQuotasResponse]:
-    """Return the entities that match."""
+    """Return the entities that match the filter."""
     try:
         services.permissions.authorize(context, Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER)
         matches = _filter(request.components, strict=request.strict)
@@ -75,7 +76,7 @@ def _filter(components: Iterable[ComponentData], *, strict: bool) -> Callable[[E
         if component.match_type != MatchType.ANY:
             names[kind] = component.match
     if IP in types and len(types) > 1:
-        raise InvalidRequestError("ip goes with no other type")
+        raise InvalidRequestError("ip cannot be combined with another type")
 
     def matches(entity: Entity) -> bool:
         parts = dict(entity.parts)
@@ -97,4 +98,4 @@ def _check(component: ComponentData) -> None:
     if match_type not in set(MatchType):
         raise InvalidRequestError(f"match type {match_type} is not known")
     if (component.match is None) == (match_type == MatchType.EXACT):
-        raise InvalidRequestError("a name goes with an exact match, and with no other")
+        raise InvalidRequestError("a name needs an exact match")

@@ -1,17 +1,18 @@
 """DescribeCluster (API key 60), versions 0-2.
 
-Behaviour: one broker, which is the controller, at the address that Metadata tells too.
-Authorized operations, where asked for, are those of the client, none if it may not describe the cluster.
-Not implemented: controller endpoints.
-Versions: v1 endpoint type (KIP-919); v2 fenced brokers, of which there are none.
+Behaviour: The response has one broker, which is the controller. Its address is the address that Metadata returns.
+Authorized operations, if requested, are the operations of the client. They are empty if the client may not describe the
+cluster.
+Not implemented: Controller endpoints.
+Versions: v1 endpoint type (KIP-919); v2 fenced brokers, which do not exist here.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from headrace.broker.access.authorized_operations import NOT_ASKED, cluster_operations
 from headrace.broker.context import RequestContext
-from headrace.broker.requests.authorized_operations import NOT_ASKED, cluster_operations
 from headrace.broker.services import Services
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
@@ -53,7 +54,7 @@ def handle(
             DescribeClusterBroker(broker_id=broker_id, host=endpoint.host, port=endpoint.port)
         ],
         cluster_authorized_operations=(
-            cluster_operations(services, context)
+            cluster_operations(services.permissions, context)
             if request.include_cluster_authorized_operations
             else NOT_ASKED
         ),

@@ -1,12 +1,15 @@
 """DescribeConfigs (API key 32), versions 1-4.
 
-Behaviour: topics, groups and this broker. Of a group it is what an administrator attached it to, whether or not it
-has members. The broker's resource name is its id as text; the empty name is what was set for all brokers while they
-ran, and nothing else. Every value comes with its source, and on request with its synonyms in the order in which they
-count, its type and its documentation; of a secret one (`Option.sensitive`) the value is null. Options that are
-accepted but not acted on yet say so in their documentation. Of loggers it is their levels; a broker inside a program
-has none.
-Not implemented: client metrics (INVALID_REQUEST); Kafka's own settings of groups.
+Behaviour:
+* The request describes topics, groups, this broker and its loggers.
+* The settings of a group are those that an administrator has set, whether or not the group has members.
+* The resource name of the broker is its id as text. The empty name describes only the settings that were set for all
+  brokers while they ran.
+* Each value has its source. If requested, it also has its synonyms in the order in which they apply, its type and its
+  documentation. The value of a secret setting (`Option.sensitive`) is null. The documentation of a setting says if the
+  broker accepts the setting but ignores it.
+* The settings of loggers are their levels; an embedded broker has no loggers.
+Not implemented: Client metrics (INVALID_REQUEST), and Kafka's own settings of groups.
 Versions: v1 source and synonyms; v3 type and documentation; v4 flexible.
 """
 
@@ -16,7 +19,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from headrace.broker.configs.config_entries import (
-    ConfigEntry,
+    DescribedConfig,
     broker_entries,
     cluster_entries,
     group_entries,
@@ -24,8 +27,6 @@ from headrace.broker.configs.config_entries import (
 )
 from headrace.broker.context import RequestContext
 from headrace.broker.coordinators.group_settings import check_group_name
-from headrace.broker.requests import loggers
-from headrace.broker.requests.broker_settings import require_this_broker
 from headrace.broker.services import Services
 from headrace.broker.topic_names import check_topic_name
 from headrace.broker.waiting.steps import ENTRY_COST, Work
@@ -90,7 +91,7 @@ def handle(
 
 def _entries(
     services: Services, resource: DescribeConfigsResource, number: int
-) -> Iterable[ConfigEntry]:
+) -> Iterable[DescribedConfig]:
     if number >= services.settings.config.max_topics_per_request:
         raise ApiError(ErrorCode.POLICY_VIOLATION, "too many resources in one request")
     name = resource.resource_name
@@ -103,18 +104,18 @@ def _entries(
         return group_entries(services.group_settings.get(name), services.settings.layers)
     if resource.resource_type != ConfigResourceType.BROKER:
         raise InvalidRequestError(
-            f"resources of type {resource.resource_type} have no configuration here"
+            f"resources of type {resource.resource_type} have no configuration"
         )
     if not name:
         return cluster_entries(services.settings.layers)
-    require_this_broker(services, name)
+    services.settings.require_this_broker(name)
     return broker_entries(services.settings.layers)
 
 
 def _levels(
     services: Services, resource: DescribeConfigsResource
 ) -> list[DescribeConfigsResourceResult]:
-    require_this_broker(services, resource.resource_name)
+    services.settings.require_this_broker(resource.resource_name)
     return [
         DescribeConfigsResourceResult(
             name=name,
@@ -122,20 +123,22 @@ def _levels(
             read_only=logger.is_fixed,
             config_source=Source.LOGGER,
         )
-        for name, logger in loggers.described(services, resource.configuration_keys)
+        for name, logger in services.settings.loggers.named(resource.configuration_keys)
     ]
 
 
 def _wanted(
-    resource: DescribeConfigsResource, entries: Iterable[ConfigEntry]
-) -> Iterable[ConfigEntry]:
-    if not resource.configuration_keys:  # as Kafka has it, none means all too
+    resource: DescribeConfigsResource, entries: Iterable[DescribedConfig]
+) -> Iterable[DescribedConfig]:
+    if not resource.configuration_keys:  # as in Kafka, an empty list means all keys, too
         return entries
     keys = set(resource.configuration_keys)
     return [entry for entry in entries if entry.name in keys]
 
 
-def _result(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
+def _result(
+    entry: DescribedConfig, request: DescribeConfigsRequest
+) -> DescribeConfigsResourceResult:
     synonyms = entry.synonyms if request.include_synonyms else ()
     secret = entry.option.sensitive
     return DescribeConfigsResourceResult(

@@ -1,10 +1,10 @@
 """DescribeGroups (API key 15), versions 0-6.
 
-Behaviour: classic groups. Any other, and one that does not exist, has the state "Dead" and no error, from v6 on the
-error GROUP_ID_NOT_FOUND; one that has only a configuration is "Empty".
-A group that is named twice is described once; when the groups described are larger than 16 MiB together, the rest is
-COORDINATOR_LOAD_IN_PROGRESS, and clients ask again. Metadata of members is shown in Stable only. Authorized operations,
-where asked for, are those of the client.
+Behaviour: The response describes classic groups. Other groups, and groups that do not exist, have the state "Dead": up
+to v5 without an error, from v6 on with GROUP_ID_NOT_FOUND. A group that has only a configuration is "Empty". A group
+that the request names twice is described once. When the described groups have 16 MiB together, further groups are
+COORDINATOR_LOAD_IN_PROGRESS, and clients retry. The metadata of members is returned in the state Stable only.
+Authorized operations, if requested, are the operations of the client.
 Versions: v3 authorized operations; v4 group instance ids; v5 flexible; v6 GROUP_ID_NOT_FOUND.
 """
 
@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from headrace.broker.context import RequestContext
-from headrace.broker.requests.authorized_operations import (
+from headrace.broker.access.authorized_operations import (
     OPERATIONS_COST,
     authorized_operations,
 )
-from headrace.broker.requests.response_bounds import within_bounds
+from headrace.broker.bounds.response_bounds import within_bounds
+from headrace.broker.context import RequestContext
 from headrace.broker.services import Services
 from headrace.broker.waiting.steps import ENTRY_COST, GROUP_COST, Work, value_of
 from headrace.core.coordinator.runtime import Reply, gather
@@ -60,7 +60,7 @@ def handle(
             _complete(services, context, group)
         if request.include_authorized_operations and group.error_code == ErrorCode.NONE:
             group.authorized_operations = authorized_operations(
-                services, context, ResourceType.GROUP, group.group_id
+                services.permissions, context, ResourceType.GROUP, group.group_id
             )
             yield OPERATIONS_COST
         groups.append(group)
@@ -69,7 +69,7 @@ def handle(
 
 
 def _complete(services: Services, context: RequestContext, group: DescribedGroup) -> None:
-    """Say what a group is that is no classic one."""
+    """Return the description of a group that is not classic, or does not exist."""
     if services.group_settings.is_attached(group.group_id):
         group.group_state = GroupState.EMPTY.value
         group.protocol_type = CONSUMER_PROTOCOL_TYPE

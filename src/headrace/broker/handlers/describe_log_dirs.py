@@ -1,10 +1,11 @@
 """DescribeLogDirs (API key 35), versions 1-5.
 
-Behaviour: every log directory of this broker, with the size of each partition in it, or of those that were asked for;
-what does not exist is left out. A directory that has failed, or was missing at the start, is KAFKA_STORAGE_ERROR and
-lists nothing. A broker in memory has a directory of this name too, whose total and usable bytes are not known (-1).
-Versions: v2 flexible; v3 error code of the whole; v4 total and usable bytes; v5 whether a
-directory is cordoned, which none is.
+Behaviour: The response lists every log directory of this broker with the sizes of its partitions: all partitions, or
+those that the request names. Partitions that do not exist are left out. A directory that has failed, or was missing at
+the start, is KAFKA_STORAGE_ERROR and lists no partitions. A broker in memory has one directory, whose total and usable
+bytes are unknown (-1).
+Versions: v2 flexible; v3 top-level error code; v4 total and usable bytes; v5 whether a directory is cordoned, which is
+never the case.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def handle(
 
 
 def _wanted(services: Services, request: DescribeLogDirsRequest) -> Iterator[Partition]:
-    """Yield the partitions that are served of those that were asked for, each once."""
+    """Yield the requested partitions that are in service, each once."""
     if request.topics is None:
         for topic in services.topics:
             yield from filter(None, topic.partitions)

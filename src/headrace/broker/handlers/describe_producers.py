@@ -1,10 +1,11 @@
 """DescribeProducers (API key 61), versions 0-0.
 
-Behaviour: tells the idempotent and transactional producers that a partition remembers: id, epoch, last sequence, the
-time of the last append, the epoch of the coordinator that last ended a transaction, and where an open one begins (-1
-for what there is not). That is how a transaction that hangs is found. READ on the topic is asked for, as in Kafka.
-A partition that is named twice is described once. When an answer has 20,000 producers, further partitions that have
-some are NOT_LEADER_OR_FOLLOWER: admin clients look for their leader and ask again.
+Behaviour: The response lists the idempotent and transactional producers that a partition remembers. Each has its id,
+epoch, last sequence number, the time of its last append, the epoch of the coordinator that last ended a transaction,
+and the first offset of an open transaction. -1 stands for a missing value. Administrators find a hanging transaction in
+this way. As in Kafka the client needs the permission READ on the topic. A partition that the request names twice is
+described once. When a response has 20,000 producers, further partitions that have producers are NOT_LEADER_OR_FOLLOWER:
+admin clients look up the leader and retry.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from typing import Final
 
 from headrace.broker.context import RequestContext
 from headrace.broker.partitions.partition import Partition
-from headrace.broker.requests.lookup import find_partition
 from headrace.broker.services import Services
 from headrace.broker.waiting.steps import ENTRY_COST, Work
 from headrace.errors import ApiError, ErrorCode
@@ -31,16 +31,16 @@ from headrace.security.acls import Operation, ResourceType
 API_KEY: Final = ApiKey.DESCRIBE_PRODUCERS
 VERSIONS: Final = VersionRange(0, 0)
 _MOST: Final = 20_000
-"""When an answer has so many producers, nothing further is put into it."""
+"""The number of producers from which on a response gets no further ones."""
 
 
 def handle(
     services: Services, context: RequestContext, request: DescribeProducersRequest
 ) -> Work[DescribeProducersResponse]:
-    """Tell the producers of every partition."""
+    """Return the producers of every partition."""
     topics: list[TopicResponse] = []
     entries = 0
-    # Each topic and partition once, so that one request cannot ask for an answer without bounds.
+    # Each topic and partition once, so that the size of the response is bounded.
     for topic in {topic.name: topic for topic in request.topics}.values():
         partitions: list[PartitionResponse] = []
         topics.append(TopicResponse(name=topic.name, partitions=partitions))
@@ -57,7 +57,7 @@ def _describe(
 ) -> PartitionResponse:
     try:
         services.permissions.authorize(context, Operation.READ, ResourceType.TOPIC, topic)
-        partition = find_partition(services, topic, index, -1)
+        partition = services.topics.find_partition(topic, index, -1)
     except ApiError as error:
         return PartitionResponse(
             partition_index=index, error_code=error.code, error_message=error.message

@@ -1,11 +1,10 @@
 """DescribeQuorum (API key 55), versions 0-2.
 
-Behaviour: the only broker is the leader and the only voter of the metadata quorum; the leader epoch grows with every
-start. Like Kafka, the broker knows one partition: a request that does not name just partition 0 of
-`__cluster_metadata` gets UNKNOWN_TOPIC_OR_PARTITION for every partition. There is no log of metadata, so the high
-watermark and the log end offset are -1.
-Not implemented: controller listeners; the node has the listener by which the client came.
-Versions: v1 times of the last fetch; v2 error messages, nodes, ids of directories.
+Behaviour: This broker is the leader and the only voter of the metadata quorum. The leader epoch grows with every start.
+As in Kafka the broker knows one partition: unless a request names just partition 0 of `__cluster_metadata`, every
+partition is UNKNOWN_TOPIC_OR_PARTITION. There is no metadata log, so the high watermark and the log end offset are -1.
+Not implemented: Controller listeners: the node has the listener to which the client has connected.
+Versions: v1 times of the last fetch; v2 error messages, nodes, directory ids.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _NO_OFFSET: Final = -1
 def handle(
     services: Services, context: RequestContext, request: DescribeQuorumRequest
 ) -> Work[DescribeQuorumResponse]:
-    """Describe the quorum of the metadata."""
+    """Describe the metadata quorum, which is this broker."""
     if not services.permissions.allows(context, Operation.DESCRIBE, ResourceType.CLUSTER):
         code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         return DescribeQuorumResponse(error_code=code, error_message=code.description)

@@ -1,25 +1,24 @@
 """DescribeTopicPartitions (API key 75), versions 0-0.
 
-Behaviour: like Metadata for topics, in the order of their names, page by page: an answer holds at most as many
-partitions as the request and the broker (2,000) allow, and a cursor where the next page begins. No topics asked for
-means all. The request never creates a topic. Topics are identified by name; one that does not exist is
-UNKNOWN_TOPIC_OR_PARTITION, unless all are asked for.
-Topics that the client may not describe are left out of all, and TOPIC_AUTHORIZATION_FAILED where they are named.
-Authorized operations are those of the client.
-Not implemented: eligible leader replicas are empty, there is one replica.
+Behaviour: Like Metadata for topics, in the order of their names, in pages. A page has at most as many partitions as the
+request and the broker (2,000) allow, and a cursor for the next page. A request without topics means all topics. The
+request never creates a topic. Topics are identified by name. A topic that does not exist is UNKNOWN_TOPIC_OR_PARTITION
+if the request names it. A topic that the client may not describe is TOPIC_AUTHORIZATION_FAILED if the request names it.
+A request for all topics omits both. Authorized operations are the operations of the client.
+Not implemented: Eligible leader replicas: the lists are empty, because each partition has one replica.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from headrace.broker.context import RequestContext
-from headrace.broker.partitions.partition import Partition
-from headrace.broker.partitions.topic import Topic
-from headrace.broker.requests.authorized_operations import (
+from headrace.broker.access.authorized_operations import (
     OPERATIONS_COST,
     authorized_operations,
 )
+from headrace.broker.context import RequestContext
+from headrace.broker.partitions.partition import Partition
+from headrace.broker.partitions.topic import Topic
 from headrace.broker.services import Services
 from headrace.broker.topic_names import check_topic_name
 from headrace.broker.waiting.steps import ENTRY_COST, Work
@@ -61,7 +60,7 @@ def handle(
 
 
 class _Pages:
-    """Fills one page, from a topic of this name on."""
+    """Collects the topics of one page, from a topic name on."""
 
     __slots__ = ("_context", "_remaining", "_response", "_services", "_start")
 
@@ -75,7 +74,7 @@ class _Pages:
         self._response = DescribeTopicPartitionsResponse()
 
     def describe(self, asked: list[str], first: int) -> Work[DescribeTopicPartitionsResponse]:
-        """Return the page: the topics asked for or all, the topic of the cursor from its partition `first` on."""
+        """Return the page: the requested topics or all, and the topic of the cursor from its partition `first` on."""
         for name in asked or [topic.name for topic in self._services.topics]:
             yield ENTRY_COST
             if name < self._start or not (asked or self._sees(name, quietly=True)):
@@ -106,10 +105,12 @@ class _Pages:
         )
 
     def _operations(self, name: str) -> int:
-        return authorized_operations(self._services, self._context, ResourceType.TOPIC, name)
+        return authorized_operations(
+            self._services.permissions, self._context, ResourceType.TOPIC, name
+        )
 
     def _add(self, topic: Topic, first: int) -> bool:
-        """Add as much of a topic as fits; tell whether that was all."""
+        """Add the partitions of a topic that fit. Return whether that was all of them."""
         end = min(len(topic.partitions), first + self._remaining)
         broker_id = self._services.settings.config.broker_id
         self._response.topics.append(
@@ -141,7 +142,7 @@ def _described(
 ) -> DescribeTopicPartitionsResponsePartition:
     served = partition is not None
     return DescribeTopicPartitionsResponsePartition(
-        error_code=ErrorCode.NONE,  # as in Kafka, and unlike in Metadata: that there is no leader says it
+        error_code=ErrorCode.NONE,  # as in Kafka and unlike Metadata: a missing leader shows it
         partition_index=index,
         leader_id=broker_id if served else -1,
         leader_epoch=-1 if partition is None else partition.leader_epoch,

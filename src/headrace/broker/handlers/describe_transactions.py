@@ -1,8 +1,8 @@
 """DescribeTransactions (API key 65), versions 0-0.
 
-Behaviour: tells the state of transactional ids; of an unknown one TRANSACTIONAL_ID_NOT_FOUND. Topics that the client
-may not describe are left out. An id that is named twice is described once; when the transactions described have
-100,000 partitions together, the rest is COORDINATOR_LOAD_IN_PROGRESS, and clients ask again.
+Behaviour: The response has the state of transactional ids. An unknown id is TRANSACTIONAL_ID_NOT_FOUND. Topics that the
+client may not describe are left out. An id that the request names twice is described once. When the described
+transactions have 100,000 partitions together, further ids are COORDINATOR_LOAD_IN_PROGRESS, and clients retry.
 Versions: v0 flexible.
 """
 
@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from headrace.broker.bounds.response_bounds import ANSWER_ENTRIES
 from headrace.broker.context import RequestContext
-from headrace.broker.requests.response_bounds import ANSWER_ENTRIES
 from headrace.broker.services import Services
 from headrace.broker.waiting.steps import ENTRY_COST, GROUP_COST, Work, value_of
 from headrace.core.coordinator.runtime import Reply, gather
@@ -46,7 +46,7 @@ def handle(
     gathered: Reply[list[TransactionMetadata | ErrorCode]] = gather(replies)
     for transactional_id, found in zip(ids, (yield from value_of(gathered)), strict=True):
         if entries >= ANSWER_ENTRIES:
-            found = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # noqa: PLW2901 - in place of what was found
+            found = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # noqa: PLW2901 - replaces the description
         if isinstance(found, ErrorCode):
             states.append(TransactionState(transactional_id=transactional_id, error_code=found))
         else:

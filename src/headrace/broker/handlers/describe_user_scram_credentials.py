@@ -1,7 +1,8 @@
 """DescribeUserScramCredentials (API key 50), versions 0-0.
 
-Behaviour: mechanisms and iterations of the users that are named, of all users when none are named; salts and keys are
-never returned. A user without credentials is RESOURCE_NOT_FOUND, one that is named twice DUPLICATE_RESOURCE.
+Behaviour: The response has the mechanisms and iterations of the named users, or of all users if the request names none.
+Salts and keys are never returned. A user without credentials is RESOURCE_NOT_FOUND. A user that the request names twice
+is DUPLICATE_RESOURCE.
 Versions: v0 flexible.
 """
 
@@ -33,7 +34,7 @@ def handle(
     context: RequestContext,
     request: DescribeUserScramCredentialsRequest,
 ) -> Work[DescribeUserScramCredentialsResponse]:
-    """Tell which credentials users have."""
+    """Describe the credentials of users, without salts and keys."""
     try:
         services.permissions.authorize(context, Operation.DESCRIBE, ResourceType.CLUSTER)
     except ApiError as error:

@@ -1,10 +1,10 @@
 """ElectLeaders (API key 43), versions 0-2.
 
-Behaviour: every partition has one replica, so its leader is the preferred one: ELECTION_NOT_NEEDED. A partition whose
-log directory has failed or is missing has no replica to elect: PREFERRED_LEADER_NOT_AVAILABLE, or
-ELIGIBLE_LEADERS_NOT_AVAILABLE for an unclean election. When no partitions are named, all are asked for, and those that
-need no election are left out, as in Kafka.
-Versions: v1 type of the election, error code of the whole; v2 flexible.
+Behaviour: Each partition has one replica, so its leader is the preferred one: ELECTION_NOT_NEEDED. A partition whose
+log directory has failed or is missing has no replica to elect. Its error is PREFERRED_LEADER_NOT_AVAILABLE, or
+ELIGIBLE_LEADERS_NOT_AVAILABLE for an unclean election. A request that names no partitions means all. As in Kafka its
+response leaves out the partitions that need no election.
+Versions: v1 type of the election, top-level error code; v2 flexible.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NOBODY: Final = {
 def handle(
     services: Services, context: RequestContext, request: ElectLeadersRequest
 ) -> Work[ElectLeadersResponse]:
-    """Say of every partition that its leader needs no election, or that nobody can be elected."""
+    """Return for each partition that it needs no election, or that it has no replica to elect."""
     refusal = ErrorCode.NONE
     if not services.permissions.allows(context, Operation.ALTER, ResourceType.CLUSTER):
         refusal = ErrorCode.CLUSTER_AUTHORIZATION_FAILED

@@ -1,13 +1,16 @@
 """EndTxn (API key 26), versions 0-5.
 
-Behaviour: answered when the outcome is durable, while the markers of the transaction are still being written; what
-follows at once gets CONCURRENT_TRANSACTIONS until they are. A repeated request with the outcome of the transaction that
-was last ended is answered as the first; with the other outcome, or without a transaction, it is INVALID_TXN_STATE.
-From v5 on the end of a transaction raises the producer's epoch (KIP-890): the answer has the epoch of its next
-transaction, or a new producer id with epoch 0 when the epochs are used up, and a repeated request is answered as the
-first. What arrives late with the old epoch is PRODUCER_FENCED. A producer may abort without having a transaction.
-Versions: v2 PRODUCER_FENCED; v3 flexible; v4 TRANSACTION_ABORTABLE, which is never the answer; v5 producer id and epoch
-in the answer.
+Behaviour:
+* The response is sent when the outcome is durable. The broker may still be writing the markers of the transaction;
+  until they are written, further requests of the producer get CONCURRENT_TRANSACTIONS.
+* A repeated request with the outcome of the last transaction gets the same response again. With the other outcome, or
+  without a transaction, the error is INVALID_TXN_STATE.
+* From v5 on the end of a transaction raises the producer's epoch (KIP-890). The response has the epoch of the next
+  transaction, or a new producer id with epoch 0 when the epochs are used up. A repeated request gets the same response.
+  Requests that arrive later with the old epoch are PRODUCER_FENCED.
+* A producer may abort without a transaction.
+Versions: v2 PRODUCER_FENCED; v3 flexible; v4 TRANSACTION_ABORTABLE, which this broker never returns; v5 producer id and
+epoch in the response.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from __future__ import annotations
 from typing import Final
 
 from headrace.broker.context import RequestContext
-from headrace.broker.requests.transaction_requests import bumps_epoch, for_version
+from headrace.broker.coordinators.transaction_versions import bumps_epoch, for_version
 from headrace.broker.services import Services
 from headrace.core.coordinator.transaction.producers import ProducerIdAndEpoch
 from headrace.core.deferred import Deferred

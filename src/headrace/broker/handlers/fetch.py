@@ -1,24 +1,30 @@
 """Fetch (API key 1), versions 4-12.
 
-Behaviour: partitions are read in the order of the request, whole batches as ranges of the segment files, never above
-the high watermark (with read_committed: the last stable offset). `max_bytes` and `partition_max_bytes` hold, except
-that the first partition with data returns at least one batch. With less than `min_bytes` and no error the answer waits
-for `max_wait_ms`, woken by the high watermark, or for less when very many fetches wait
-(docs/reference/limits.md). The answer to
-a full fetch holds every partition that was asked for, in order; one that is named twice is read once, as its last
-mention says. Sessions (KIP-227): up to max.incremental.fetch.session.cache.slots are remembered; their fetches name
-and are answered what is new, see `headrace.broker.waiting.fetch_sessions`; to other users than the one who began it a
-session is FETCH_SESSION_ID_NOT_FOUND. When there is no room the answer carries session id 0 and the client goes on
-with full fetches. Leader epochs are checked (KIP-320). A fetch of a follower is refused: with
-TOPIC_AUTHORIZATION_FAILED if it has no right to CLUSTER_ACTION, else with NOT_LEADER_OR_FOLLOWER. A client above its
-quota gets no records, and the time for which it has to pause. With read_committed the records end at the last stable
-offset, and the answer lists the aborted transactions of these records by their first offsets; without read_committed
-the list is null. An answer lists at most 4,096 aborted transactions, and its records end earlier where there are more.
-A long poll goes on until the last stable offset moves.
-On a topic with headrace.ttl.enable what has expired is left out, on one with headrace.filter.enable what has no tag of
-the request's filter, tagged field 26738: offsets stay, and a control record that means nothing stands for what is left
-out at the end. A request with a filter is in no session; else, or if the filter is none, it gets INVALID_REQUEST.
-Not implemented: racks.
+Behaviour:
+* The broker reads the partitions in the order of the request. It returns whole batches as ranges of segment files,
+  below the high watermark or, with read_committed, below the last stable offset.
+* `max_bytes` and `partition_max_bytes` are limits; only the first partition with data returns at least one batch.
+* If there are fewer than `min_bytes` and no error, the response waits for `max_wait_ms` or until the high watermark has
+  moved far enough. It waits less when very many fetches wait (docs/reference/limits.md).
+* The response to a full fetch has every partition of the request, in order. A partition that occurs twice is read once,
+  by its last occurrence.
+* The broker remembers up to max.incremental.fetch.session.cache.slots sessions (KIP-227); in a session requests and
+  responses have only changes (`headrace.broker.waiting.fetch_sessions`). A session belongs to its user: for other users
+  it is FETCH_SESSION_ID_NOT_FOUND. Without space for a session the response has session id 0, and the client continues
+  with full fetches.
+* Leader epochs are checked (KIP-320).
+* A fetch of a follower is TOPIC_AUTHORIZATION_FAILED without the permission CLUSTER_ACTION, and NOT_LEADER_OR_FOLLOWER
+  with it.
+* A client above its quota gets no records, but the time for which it has to pause.
+* With read_committed the response lists the aborted transactions of its records by their first offsets; otherwise the
+  list is null. A response lists at most 4,096 aborted transactions, and its records end earlier if there are more. With
+  read_committed a long poll waits until the last stable offset moves.
+* On a topic with headrace.ttl.enable expired records are left out.
+* On a topic with headrace.filter.enable a request can have a filter (tagged field 26738); records without a tag of the
+  filter are left out. Offsets do not change. An empty control record takes the place of records that are left out at
+  the end. A request with a filter must be outside of sessions, and the filter must be valid; otherwise the error is
+  INVALID_REQUEST.
+Not implemented: Racks.
 Versions: v5 log start offset; v7 sessions; v9 leader epochs; v10 zstd; v11 rack; v12 flexible, last fetched epoch.
 """
 
@@ -30,7 +36,6 @@ from typing import Final
 
 from headrace.broker.context import RequestContext
 from headrace.broker.partitions.partition import READ_COMMITTED, Found, Partition
-from headrace.broker.requests.lookup import find_partition
 from headrace.broker.services import Services
 from headrace.broker.waiting.delayed_fetch import DelayedFetch
 from headrace.broker.waiting.fetch_sessions import FINAL_EPOCH, Fetch, WithoutSession, each_once
@@ -63,7 +68,7 @@ _PARTITIONS_A_PIECE: Final = 100
 _READ_COST: Final = 4 * ENTRY_COST
 """The cost of reading one partition: some forty microseconds."""
 _NO_TRANSACTIONS: Final = AbortedLookup(0)
-"""For readers of uncommitted records: their responses list no aborted transactions."""
+"""The lookup for readers of uncommitted records, whose responses list no aborted transactions."""
 _READ_US: Final = 20
 """The time to read a partition, in microseconds."""
 LONGEST_WAIT_MS: Final = 300_000
@@ -77,7 +82,7 @@ def handle(
     fetch: Fetch
     tags: TagFilter | None = None
     if request.replica_id >= 0:
-        fetch = WithoutSession(each_once(request.topics))  # it is refused partition by partition
+        fetch = WithoutSession(each_once(request.topics))  # each partition is refused by itself
     else:
         try:
             if request.headrace_filter:
@@ -114,7 +119,7 @@ def _answer(
 def _filter_of(request: FetchRequest) -> TagFilter:
     if request.session_epoch != FINAL_EPOCH:
         raise InvalidRequestError(
-            "a fetch with a filter is in no session, so that each says what it wants"
+            "a fetch with a filter cannot use a session: each request must have its filter"
         )
     return TagFilter.decode(bytes(request.headrace_filter))
 
@@ -159,7 +164,7 @@ class _Read:
         self.failed = False
         self.size = 0
         self.sizes: list[tuple[Partition, FetchPartition, int]] = []
-        """The bytes that each partition gave, for a request that has to wait."""
+        """The bytes that each partition returned, for a request that has to wait."""
 
     @property
     def _reading(self) -> SelectiveReading:
@@ -169,12 +174,12 @@ class _Read:
 
     @property
     def is_long(self) -> bool:
-        """Whether the partitions are so many that they are read in steps."""
+        """Whether there are so many partitions that they are read in steps."""
         topics = self.fetch.topics
         if len(topics) == 1:
             return len(topics[0].partitions) > PARTITIONS_AT_ONCE
         count = len(topics)
-        for topic in topics:  # in every request, hence not as a sum
+        for topic in topics:  # this runs in every request, hence no sum()
             count += len(topic.partitions)
         return count > PARTITIONS_AT_ONCE
 
@@ -201,7 +206,7 @@ class _Read:
         if self.is_long:
             return self._services.steps.run(self._finished_in_steps(), self._context.session)
         if self._services.quotas.active:
-            # The shell measured the request when it came. Its next one pays for this, as for further steps.
+            # The shell measured the request on arrival. The next request is charged for this read, too.
             partitions = sum(len(topic.partitions) for topic in self.fetch.topics)
             self._context.session.unpaid_us += partitions * _READ_US
         return self.fetch.finish(self.run())
@@ -239,8 +244,8 @@ class _Read:
 
     def _partition(self, topic: str, wanted: FetchPartition) -> PartitionData:
         try:
-            partition = find_partition(
-                self._services, topic, wanted.partition, wanted.current_leader_epoch
+            partition = self._services.topics.find_partition(
+                topic, wanted.partition, wanted.current_leader_epoch
             )
         except ApiError as error:
             return self._failed(wanted, error.code)
@@ -314,7 +319,7 @@ class _Read:
         return partition.with_aborted(offset, records, isolation_level, self._lookup)
 
     def _next_turn(self) -> int:
-        """Return among how many partitions, beginning with this one, the effort of the reading is to be shared."""
+        """Return how many partitions, beginning with this one, share the budget of selective reads."""
         if self._turns is None:
             self._turns = sum(
                 self._has_records(topic.topic, wanted.partition, wanted.fetch_offset)
@@ -326,9 +331,9 @@ class _Read:
         return left
 
     def _has_records(self, topic: str, index: int, offset: int) -> bool:
-        """Whether there is something to be looked into."""
+        """Return whether a selective read of the partition has records to decode."""
         try:
-            partition = find_partition(self._services, topic, index, -1)
+            partition = self._services.topics.find_partition(topic, index, -1)
         except ApiError:
             return False
         return (
@@ -347,10 +352,10 @@ class _Read:
 
 
 def _diverging_epoch(partition: Partition, wanted: FetchPartition) -> EpochEndOffset | None:
-    """Find out whether the log of a reader that names its last epoch and ours parted before its offset (KIP-595)."""
+    """Return the epoch and the offset at which the log of a reader diverges (KIP-595); None if it does not."""
     epoch, end_offset = partition.log.end_offset_for_epoch(wanted.last_fetched_epoch)
     if epoch < 0:
-        raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, "the last fetched epoch is not known")
+        raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, "the last fetched epoch is unknown")
     if epoch == wanted.last_fetched_epoch and end_offset >= wanted.fetch_offset:
         return None
     return EpochEndOffset(epoch=epoch, end_offset=end_offset)
@@ -383,7 +388,7 @@ def _wait(
 
 
 def _moved_meanwhile(first: _Read, response: FetchResponse) -> Collection[Partition]:
-    """Return the partitions that have got records, or gone, between the step that read them and the last one."""
+    """Return the partitions that got records, or were deleted, between the step that read them and the last one."""
     committed = first.request.isolation_level == READ_COMMITTED
     parts = [part for topic in response.responses for part in topic.partitions]
     return {
@@ -414,5 +419,5 @@ def _available_bytes(partition: Partition, wanted: FetchPartition, request: Fetc
             isolation_level=request.isolation_level,
         )
     except (ApiError, StorageError, OSError):
-        # Let the read that makes the response find it again: errors are answered at once.
+        # The read for the response finds the error again: a response with an error is sent at once.
         return request.min_bytes

@@ -1,10 +1,11 @@
 """FindCoordinator (API key 10), versions 0-6.
 
-Behaviour: this broker coordinates every group and every transactional id. The first call creates `__consumer_offsets`,
-or `__transaction_state`. The address is the configured one, or the one that the client connected to.
-Not implemented: coordinators of share groups: INVALID_REQUEST, which clients do not retry.
-Versions: v1 key type, error message; v3 flexible; v4 several keys; v5 TRANSACTION_ABORTABLE, which is
-never the answer; v6 keys of share groups.
+Behaviour: This broker coordinates every group and every transactional id. The first request creates
+`__consumer_offsets` or `__transaction_state`. The address is the configured address, or the address to which the client
+has connected.
+Not implemented: Coordinators of share groups: INVALID_REQUEST, which clients do not retry.
+Versions: v1 key type, error message; v3 flexible; v4 several keys; v5 TRANSACTION_ABORTABLE, which this broker never
+returns; v6 keys of share groups.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _NO_NODE: Final = -1
 def handle(
     services: Services, context: RequestContext, request: FindCoordinatorRequest
 ) -> Work[FindCoordinatorResponse]:
-    """Name the broker that coordinates a group, or a transactional id."""
+    """Return this broker as the coordinator of a group or a transactional id."""
     if context.header.api_version < _KEY_LIST_VERSION:
         found = _find(services, context, request.key_type, request.key)
         return FindCoordinatorResponse(
@@ -75,7 +76,7 @@ def _permitted(services: Services, context: RequestContext, key_type: int, key: 
         else:
             services.offsets_topic.ensure(context.now_ms)
     except ApiError as error:
-        # Whatever it was, the client shall ask again.
+        # For any error the client retries.
         return _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error))
     endpoint = services.endpoints.endpoint_for(context)
     return Coordinator(

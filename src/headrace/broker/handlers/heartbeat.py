@@ -1,8 +1,8 @@
 """Heartbeat (API key 12), versions 0-4.
 
-Behaviour: extends the member's session; REBALANCE_IN_PROGRESS tells it to join again. While the group is being loaded
-the answer is NONE, because clients take COORDINATOR_LOAD_IN_PROGRESS for fatal here; sessions begin anew after loading.
-The tagged field 26738 of the answer is true for a member that an administrator stops
+Behaviour: The request extends the session of a member. REBALANCE_IN_PROGRESS makes the member join again. While the
+group is being loaded the response is NONE, because clients take COORDINATOR_LOAD_IN_PROGRESS for fatal here; after
+loading, sessions start again. The tagged field 26738 of the response is true for a member that an administrator stops
 (docs/reference/client-protocol.md).
 Versions: v3 group instance ids (KIP-345); v4 flexible.
 """
@@ -27,7 +27,7 @@ VERSIONS: Final = VersionRange(0, 4)
 def handle(
     services: Services, context: RequestContext, request: HeartbeatRequest
 ) -> HeartbeatResponse | Deferred[HeartbeatResponse]:
-    """Keep a member alive."""
+    """Extend the session of a member."""
     if not services.permissions.allows(
         context, Operation.READ, ResourceType.GROUP, request.group_id
     ):

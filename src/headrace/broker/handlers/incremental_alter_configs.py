@@ -1,11 +1,12 @@
 """IncrementalAlterConfigs (API key 44), versions 0-1.
 
-Behaviour: changes single settings of a topic, of a group, of this broker or (with an empty name) of all brokers: SET,
-DELETE (back to what is inherited), and for lists APPEND and SUBTRACT, which start from the value in force. All else is
-as in AlterConfigs. Levels of loggers (FATAL, ERROR, WARN, INFO, DEBUG, TRACE) can be SET and DELETEd, and count until
-the broker stops; that of the audit log is fixed.
-Not implemented: client metrics (INVALID_REQUEST); Kafka's own settings of groups, which belong to newer
-protocols of groups (INVALID_CONFIG).
+Behaviour: The request changes single settings of a topic, of a group, or of this broker. An empty name stands for all
+brokers. SET sets a value, and DELETE removes it, so that the inherited value applies. APPEND and SUBTRACT change a
+list, starting from the value in force. Everything else is as in AlterConfigs. The levels of loggers (FATAL, ERROR,
+WARN, INFO, DEBUG, TRACE) can be SET and DELETEd. They apply until the broker stops. The level of the audit log is
+fixed.
+Not implemented: Client metrics (INVALID_REQUEST). Kafka's own settings of groups, which belong to newer group protocols
+(INVALID_CONFIG).
 Versions: v1 flexible.
 """
 
@@ -13,9 +14,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from headrace.broker.config_alteration import Resource, alter_all
+from headrace.broker.configs.config_changes import RequestedChange
 from headrace.broker.context import RequestContext
-from headrace.broker.requests.alter_configs import Resource, alter_all
-from headrace.broker.requests.config_changes import ConfigChange
 from headrace.broker.services import Services
 from headrace.broker.waiting.steps import Work
 from headrace.errors import ErrorCode
@@ -42,7 +43,7 @@ def handle(
             wanted.resource_type,
             wanted.resource_name,
             [
-                ConfigChange(config.name, config.value, config.config_operation)
+                RequestedChange(config.name, config.value, config.config_operation)
                 for config in wanted.configs
             ],
             replaces=False,

@@ -1,15 +1,17 @@
 """InitProducerId (API key 22), versions 0-5.
 
-Behaviour: with a transactional id the client becomes the producer of that id. The broker raises the epoch, which fences
-the previous producer, and first aborts an open transaction (CONCURRENT_TRANSACTIONS until that is done). A producer
-that sends its id and epoch (KIP-360) gets the next epoch once, however often it asks, also after a restart of the
-broker. A producer that has been replaced is fenced, and nothing is aborted. When the epochs of an id are used up, the
-producer gets a new id.
-Without a transactional id the producer gets a new id with epoch 0, also if it sends an id and an epoch: a producer
-without transactions raises its epoch by itself, see Kafka's TransactionCoordinator.
+Behaviour:
+* With a transactional id the client becomes the producer of that id. The broker raises the epoch, which fences the
+  previous producer. First it aborts an open transaction; until that is done the error is CONCURRENT_TRANSACTIONS.
+* A producer that sends its id and epoch (KIP-360) gets the next epoch. If it repeats the request, it gets the same
+  epoch, also after a restart of the broker.
+* A producer that another one has replaced is fenced, and nothing is aborted.
+* When the epochs of an id are used up, the producer gets a new id.
+* Without a transactional id the producer gets a new id with epoch 0, even if it sends an id and an epoch: such a
+  producer raises its epoch by itself, as in Kafka.
 Not implemented: v6 (KIP-939, two-phase commit), which Apache Kafka 4.3 does not advertise either.
-Versions: v2 flexible; v3 producer id and epoch in the request; v4 PRODUCER_FENCED; v5 TRANSACTION_ABORTABLE, which is
-never the answer.
+Versions: v2 flexible; v3 producer id and epoch in the request; v4 PRODUCER_FENCED; v5 TRANSACTION_ABORTABLE, which this
+broker never returns.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from __future__ import annotations
 from typing import Final
 
 from headrace.broker.context import RequestContext
-from headrace.broker.requests.transaction_requests import for_version
+from headrace.broker.coordinators.transaction_versions import for_version
 from headrace.broker.services import Services
 from headrace.core.coordinator.transaction.producers import ProducerIdAndEpoch
 from headrace.core.deferred import Deferred
@@ -41,7 +43,7 @@ def handle(
     context: RequestContext,
     request: InitProducerIdRequest,
 ) -> InitProducerIdResponse | Deferred[InitProducerIdResponse]:
-    """Give the producer an identity."""
+    """Return a producer id and an epoch."""
     refusal = _refusal(services, context, request)
     if refusal is not None:
         return _failed(refusal)
@@ -50,8 +52,8 @@ def handle(
     if request.transactional_id is not None:
         return _transactional(services, context, request, request.transactional_id)
     try:
-        # As Kafka does for a producer without transactions: what it had is simply left behind. Sequences belong to
-        # the pair of id and epoch, so a new id is always right.
+        # As in Kafka, a producer without transactions abandons its previous id. Sequence numbers belong to the
+        # pair of id and epoch, so a new id is always correct.
         producer_id = services.producer_ids.allocate()
     except ApiError as error:
         return _failed(error.code)

@@ -1,11 +1,13 @@
 """JoinGroup (API key 11), versions 0-9.
 
-Behaviour: the classic group protocol, see `headrace.core.coordinator.classic`. The response waits until the join phase
-is complete and the new generation durable. Session timeouts outside of group.min/max.session.timeout.ms are refused
-with INVALID_SESSION_TIMEOUT. Any protocol type is accepted.
-In a consumer group (KIP-848) that has members the answer comes at once, nobody leads, and the server assigns; one
-without members becomes a classic group.
-The tagged field 26738 of the answer is true for a member that waited and that an administrator stops.
+Behaviour:
+* The classic group protocol; see `headrace.core.coordinator.classic`. The response waits until the join phase is complete
+  and the new generation is durable.
+* A session timeout outside of group.min.session.timeout.ms and group.max.session.timeout.ms is INVALID_SESSION_TIMEOUT.
+  Any protocol type is accepted.
+* In a consumer group (KIP-848) with members the response is sent at once, no member leads, and the broker assigns
+  partitions. A consumer group without members becomes a classic group.
+* The tagged field 26738 of the response is true for a member that waited while an administrator stops it.
 Versions: v1 rebalance timeout; v4 new members get MEMBER_ID_REQUIRED and an id first (KIP-394); v5 group instance ids
 (KIP-345); v6 flexible; v7 protocol type in the response; v8 reason; v9 skip_assignment for a static leader that
 restarted.
@@ -16,7 +18,7 @@ from __future__ import annotations
 from typing import Final
 
 from headrace.broker.context import RequestContext
-from headrace.broker.requests.group_requests import origin_of
+from headrace.broker.coordinators.group_origin import origin_of
 from headrace.broker.services import Services
 from headrace.core.deferred import Deferred
 from headrace.errors import ErrorCode

@@ -1,10 +1,12 @@
 """LeaveGroup (API key 13), versions 0-5.
 
-Behaviour: removes one member (up to v2) or several (from v3 on), each with an error code of its own; one rebalance for
-all of them. A static member may be named by its instance id alone. A request whose tagged field 26738 names a member
-removes nobody: the answers to that member's heartbeats tell it to stop, and the tagged field 26738 of the answer says
-how far that is (docs/reference/client-protocol.md). The client asks again until the member has stopped.
-Versions: v3 member list (KIP-345); v4 flexible; v5 reason (ignored).
+Behaviour:
+* The request removes one member (up to v2) or several members (from v3 on). Each member has an error code of its own,
+  and one rebalance follows for all. A static member may be named by its instance id alone.
+* A request whose tagged field 26738 names a member removes no member: the responses to that member's heartbeats make it
+  stop, and the tagged field 26738 of the response has the progress (docs/reference/client-protocol.md). The client
+  repeats the request until the member has stopped.
+Versions: v3 member list (KIP-345); v4 flexible; v5 reason, which is ignored.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ _MEMBER_LIST_VERSION: Final = 3
 def handle(
     services: Services, context: RequestContext, request: LeaveGroupRequest
 ) -> LeaveGroupResponse | Deferred[LeaveGroupResponse]:
-    """Take members out of a group."""
+    """Remove members of a group."""
     if not services.permissions.allows(
         context, Operation.READ, ResourceType.GROUP, request.group_id
     ):
@@ -48,6 +50,6 @@ def handle(
 
 
 def _of_one_member(response: LeaveGroupResponse) -> LeaveGroupResponse:
-    """Say the member's error in the place of the request's: these versions have no member list."""
+    """Return the member's error as the error of the request: these versions have no member list."""
     codes = [response.error_code, *(member.error_code for member in response.members)]
     return LeaveGroupResponse(error_code=next((code for code in codes if code), 0))

@@ -1,9 +1,10 @@
 """ListConfigResources (API key 74), versions 0-1.
 
-Behaviour: the topics, this broker and its loggers, and the groups that an administrator has configured. Version 0 is
-the older ListClientMetricsResources, which lists client metrics subscriptions only: there are none.
-Not implemented: client metrics subscriptions, so none is listed.
-Versions: v1 resource types; an empty list of types means all, an unknown one is UNSUPPORTED_VERSION.
+Behaviour: The response lists the topics, this broker and its loggers, and the groups that an administrator has
+configured. Version 0 is the older ListClientMetricsResources. It lists subscriptions of client metrics only, and there
+are none.
+Not implemented: Subscriptions of client metrics: none is listed.
+Versions: v1 resource types; an empty list of types means all types, and an unknown type is UNSUPPORTED_VERSION.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """ListGroups (API key 16), versions 0-5.
 
-Behaviour: all groups of this broker, also those that only have committed offsets, or only a configuration.
-COORDINATOR_LOAD_IN_PROGRESS while one of its partitions is being loaded.
-Versions: v3 flexible; v4 states, and a filter by state (KIP-518); v5 types, and a filter by type (KIP-848); names in
-filters match in any case, the types are "classic" and "consumer".
+Behaviour: The response lists all groups of this broker, including groups that only have committed offsets or a
+configuration. While a partition of the group coordinator is being loaded the error is COORDINATOR_LOAD_IN_PROGRESS.
+Versions: v3 flexible; v4 states, and a filter by state (KIP-518); v5 types, and a filter by type (KIP-848). Filters
+ignore case. The types are "classic" and "consumer".
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _visible(
 
 
 def _configured(services: Services, request: ListGroupsRequest) -> Iterator[ListedGroup]:
-    """Yield the groups that an administrator created and nobody has joined yet."""
+    """Yield the groups that an administrator has configured and that no member has joined yet."""
     facts = (("Empty", request.states_filter), (CLASSIC_TYPE, request.types_filter))
     for fact, wanted in facts:
         if wanted and fact.lower() not in {word.lower() for word in wanted}:

@@ -1,15 +1,20 @@
 """ListOffsets (API key 2), versions 1-9.
 
-Behaviour: -1 is the high watermark (with read_committed the last stable offset), -2 the log start, -3 the record with
-the largest timestamp, -4 the start of what is on local disk, which is the log start too, -5 the last offset in tiered
-storage, of which there is none (offset -1); anything from 0 on finds the first record with at least that timestamp.
-Of a batch with more than 131,072 records, or that decompresses to more than 8 MiB, it is the first offset.
-When there is none the answer is offset -1 and timestamp -1 without an error. Offsets at or above the high watermark
-are never returned. The leader epoch is that of the record, so that a consumer which starts there can find out about
-truncations (KIP-320). Other negative timestamps are UNSUPPORTED_VERSION.
-A request whose tagged field 26738 is true gets besides, in that field of each partition which delays records, how many
-wait and when the first is due; while that is being counted after a start, COORDINATOR_LOAD_IN_PROGRESS.
-Not implemented: tiered storage.
+Behaviour:
+* A timestamp from 0 on finds the first record with at least that timestamp.
+* Negative timestamps have special meanings: -1 is the high watermark or, with read_committed, the last stable offset;
+  -2 is the log start offset; -3 is the record with the largest timestamp; -4 is the start of the local log, which
+  equals the log start offset; -5 is the last offset in tiered storage, which does not exist (offset -1). Other negative
+  timestamps are UNSUPPORTED_VERSION.
+* In a batch with more than 131,072 records, or with more than 8 MiB after decompression, the lookup returns the first
+  offset of the batch.
+* If no record is found, offset and timestamp are -1 without an error. Offsets at or above the high watermark are never
+  returned.
+* The leader epoch is the epoch of the record, so that a consumer that starts there can detect truncations (KIP-320).
+* In a request whose tagged field 26738 is true, each partition that schedules records also gets, in that field, the
+  number of scheduled records and the first delivery time. While the broker counts them after a start, the error is
+  COORDINATOR_LOAD_IN_PROGRESS.
+Not implemented: Tiered storage.
 Versions: v2 isolation level; v4 leader epochs; v6 flexible; v7 largest timestamp (KIP-734); v8 -4 (KIP-405); v9 -5
 (KIP-1005).
 """
@@ -20,7 +25,6 @@ from typing import Final
 
 from headrace.broker.context import RequestContext
 from headrace.broker.partitions.partition import Partition
-from headrace.broker.requests.lookup import find_partition
 from headrace.broker.services import Services
 from headrace.broker.waiting.steps import ENTRY_COST, Work
 from headrace.core.log import lookup_newest, lookup_timestamp
@@ -81,7 +85,7 @@ def handle(
 
 
 def _is_new(seen: set[tuple[str, int]], topic: str, index: int) -> bool:
-    """Note a partition; a request may name each one once, so that it cannot ask for unlimited searching."""
+    """Refuse a partition that occurs twice, so that the work of a request is bounded."""
     key = (topic, index)
     if key in seen:
         return False
@@ -97,8 +101,8 @@ def _partition(
     wanted: ListOffsetsPartition,
 ) -> Work[ListOffsetsPartitionResponse]:
     try:
-        partition = find_partition(
-            services, topic, wanted.partition_index, wanted.current_leader_epoch
+        partition = services.topics.find_partition(
+            topic, wanted.partition_index, wanted.current_leader_epoch
         )
         offset, timestamp, leader_epoch = yield from _find(
             partition, wanted.timestamp, request.isolation_level, context.header.api_version
@@ -129,7 +133,7 @@ def _failed(wanted: ListOffsetsPartition, error: ErrorCode) -> ListOffsetsPartit
 def _find(
     partition: Partition, timestamp: int, isolation_level: int, version: int
 ) -> Work[tuple[int, int, int]]:
-    """Return offset, timestamp and leader epoch; -1 for what does not apply."""
+    """Return offset, timestamp and leader epoch; -1 for a value that does not exist."""
     end = partition.visible_end(isolation_level)
     if timestamp == LATEST:
         return end, -1, partition.leader_epoch
@@ -145,7 +149,7 @@ def _find(
         found = yield from lookup_timestamp(log.segments, timestamp, log.log_start_offset)
     else:
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp}")
-    if partition.gone:  # while it was looked for
+    if partition.gone:  # during the lookup
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     if found is None or found.offset >= end:
         return -1, -1, -1

@@ -1,6 +1,6 @@
 """ListPartitionReassignments (API key 46), versions 0-0.
 
-Behaviour: there is one broker, so no reassignment is ever in progress: the list is always empty.
+Behaviour: There is one broker, so no reassignment is ever in progress: the list is always empty.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """ListTransactions (API key 66), versions 0-2.
 
-Behaviour: lists the transactional ids that the client may describe, and that pass the filters; what is not the name of
-a state is returned. The duration counts from the start of the id's last transaction, whether or not that has ended; an
-id without a transaction passes every duration, as in Kafka. A pattern is a regular expression (RE2's syntax) that has
-to match the whole id, with bounds (docs/reference/limits.md); a bad one is INVALID_REGULAR_EXPRESSION. The ids
-are in no
-particular order.
+Behaviour:
+* The response lists the transactional ids that the client may describe and that pass the filters, in no particular
+  order. It also lists the filters that are not names of states.
+* The duration counts from the start of the last transaction of an id, whether or not that transaction has ended. As in
+  Kafka an id without a transaction passes every duration.
+* A pattern is a regular expression in RE2's syntax that has to match the whole id. It has bounds
+  (docs/reference/limits.md). An invalid pattern is INVALID_REGULAR_EXPRESSION.
 Versions: v0 flexible; v1 duration; v2 pattern.
 """
 
@@ -15,8 +16,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
+from headrace.broker.bounds.expressions import Expression
 from headrace.broker.context import RequestContext
-from headrace.broker.expressions import Expression
 from headrace.broker.services import Services
 from headrace.broker.waiting.steps import ENTRY_COST, Work, value_of
 from headrace.core.coordinator.transaction.views import STATE_NAMES, Filter, Known, listed, passes
@@ -42,7 +43,7 @@ def handle(
     """List the transactional ids that match the filters."""
     try:
         return (yield from _listed(services, context, request))
-    except ApiError as error:  # the pattern is bad, or takes too long
+    except ApiError as error:  # the pattern is invalid, or takes too long
         return ListTransactionsResponse(error_code=error.code)
 
 

@@ -1,17 +1,20 @@
 """Metadata (API key 3), versions 0-13.
 
-Behaviour: one broker, which is the controller and leads every partition. The address is the configured one, or the
-one that the client connected to. No topics asked (null) means all; an empty list means none, in version 0 all. A
-topic that does not exist is created at once, with the broker's defaults, where the client and the broker allow it,
-and is in the answer: no client has to retry. The exception is a topic that was deleted since it was last asked for: it
-is UNKNOWN_TOPIC_OR_PARTITION once, as in Kafka, so that a client learns that its topic is gone; the topic is created,
-and the next answer has it. Errors are per topic. Unknown names are UNKNOWN_TOPIC_OR_PARTITION,
-unknown ids UNKNOWN_TOPIC_ID.
-Topics that the client may not describe are left out of all, and TOPIC_AUTHORIZATION_FAILED where they are named,
-whether or not they exist. Authorized operations, where asked for, are those of the client.
-Not implemented: racks, topics by id before version 12 (INVALID_REQUEST).
-Versions: v1 controller, internal flag; v2 cluster id; v4 allow_auto_topic_creation; v7 leader epochs; v9 flexible;
-v10 topic ids in answers; v12 topics by id; v13 error code of the whole, which is always 0: no client has to begin anew.
+Behaviour:
+* The response has one broker, which is the controller and the leader of every partition. The address is the configured
+  address, or the address to which the client has connected.
+* Null topics mean all topics. An empty list means no topics; in version 0 it means all.
+* A topic that does not exist is created at once with the broker's defaults, if both client and broker allow that. The
+  response has the new topic, so that no client has to retry.
+* There is one exception: if the topic was deleted after clients last asked for it, the broker creates the topic again
+  but returns UNKNOWN_TOPIC_OR_PARTITION once. As in Kafka the client learns in this way that its topic is gone.
+* Each topic has an error of its own. Unknown names are UNKNOWN_TOPIC_OR_PARTITION, unknown ids UNKNOWN_TOPIC_ID. A
+  topic that the client may not describe is TOPIC_AUTHORIZATION_FAILED if the request names it, whether or not it
+  exists. A request for all topics omits it.
+* Authorized operations, if requested, are the operations of the client.
+Not implemented: Racks. Topics by id before version 12 (INVALID_REQUEST).
+Versions: v1 controller, internal flag; v2 cluster id; v4 allow_auto_topic_creation; v7 leader epochs; v9 flexible; v10
+topic ids in responses; v12 topics by id; v13 top-level error code, which is always 0: no client has to bootstrap again.
 """
 
 from __future__ import annotations
@@ -19,15 +22,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from headrace.broker.context import RequestContext
-from headrace.broker.partitions.partition import Partition
-from headrace.broker.partitions.topic import Topic
-from headrace.broker.requests.authorized_operations import (
+from headrace.broker.access.authorized_operations import (
     NOT_ASKED,
     OPERATIONS_COST,
     authorized_operations,
     cluster_operations,
 )
+from headrace.broker.context import RequestContext
+from headrace.broker.partitions.partition import Partition
+from headrace.broker.partitions.topic import Topic
 from headrace.broker.services import Services
 from headrace.broker.topic_names import INTERNAL_TOPICS, OFFSETS_TOPIC, check_topic_name
 from headrace.broker.waiting.steps import CREATION_COST, ENTRY_COST, Work
@@ -52,13 +55,13 @@ VERSIONS: Final = VersionRange(0, 13)
 TOPIC_IDS_VERSION: Final = 12
 _PARTITION_COST: Final = ENTRY_COST // 10
 CREATIONS_PER_REQUEST: Final = 100
-"""Each creation is a commit to disk; a client that names more asks again and gets the next ones."""
+"""The greatest number of topics that one request creates, each with a commit to disk. Clients retry for the others."""
 
 
 def handle(
     services: Services, context: RequestContext, request: MetadataRequest
 ) -> Work[MetadataResponse]:
-    """Describe the cluster, and the topics that were asked for."""
+    """Describe the cluster, and the requested topics."""
     endpoint = services.endpoints.endpoint_for(context)
     broker_id = services.settings.config.broker_id
     topics: list[MetadataResponseTopic] = []
@@ -70,7 +73,7 @@ def handle(
         yield len(topic.partitions) * _PARTITION_COST
         if request.include_topic_authorized_operations and topic.error_code == ErrorCode.NONE:
             topic.topic_authorized_operations = authorized_operations(
-                services, context, ResourceType.TOPIC, topic.name or ""
+                services.permissions, context, ResourceType.TOPIC, topic.name or ""
             )
             yield OPERATIONS_COST
     return MetadataResponse(
@@ -79,7 +82,7 @@ def handle(
         controller_id=broker_id,
         topics=topics,
         cluster_authorized_operations=(
-            cluster_operations(services, context)
+            cluster_operations(services.permissions, context)
             if request.include_cluster_authorized_operations
             else NOT_ASKED
         ),
@@ -102,7 +105,7 @@ def _topics(
     creations_left = CREATIONS_PER_REQUEST if may_create else 0
     seen: set[bytes | str | None] = set()
     for wanted in request.topics:
-        # A topic is found by its id if there is one, and then by nothing else.
+        # An entry with an id is looked up by the id only.
         topic_id = bytes(wanted.topic_id)
         key = wanted.name if topic_id == ZERO_UUID else topic_id
         if key in seen:
@@ -124,7 +127,7 @@ def _find(
             return _failed(ErrorCode.INVALID_REQUEST, name or "", ZERO_UUID)
         return _find_by_id(services, context, topic_id)
     if not _sees(services, context, name):
-        # Whether it exists is nobody's business, nor whether it would be internal.
+        # The response must not show whether the topic exists or would be internal.
         code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         return MetadataResponseTopic(error_code=code, name=name, topic_id=ZERO_UUID)
     try:
@@ -167,7 +170,7 @@ def _create(services: Services, context: RequestContext, name: str, *, may_creat
     services.audit.changed(context, "topic_created", topic=name, automatic=True)
     was_deleted = services.topics.deleted_names.forget(name)
     if was_deleted or isinstance(topic, Deferred):
-        # The client has to learn that its topic is gone; or the topic has many partitions. The next answer has it.
+        # The client has to learn that its topic was deleted, or the topic has many partitions.
         raise UnknownTopicOrPartitionError
     return topic
 
@@ -194,7 +197,7 @@ def _describe(services: Services, topic: Topic) -> MetadataResponseTopic:
 def _partition(
     index: int, partition: Partition | None, broker_id: int
 ) -> MetadataResponsePartition:
-    if partition is None:  # it cannot be served, see `Topic.partitions`
+    if partition is None:  # the partition cannot be served, see `Topic.partitions`
         return MetadataResponsePartition(
             error_code=ErrorCode.LEADER_NOT_AVAILABLE,
             partition_index=index,

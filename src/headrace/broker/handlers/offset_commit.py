@@ -1,11 +1,11 @@
 """OffsetCommit (API key 8), versions 2-9.
 
-Behaviour: commits are records in `__consumer_offsets`; the answer waits until they are durable. Errors are per
-partition; partitions that do not exist are UNKNOWN_TOPIC_OR_PARTITION and do not stop the others. The retention time of
-v2-4 is ignored: offsets.retention.minutes decides.
-Not implemented: topic ids (v10).
-Versions: v6 leader epochs; v7 group instance ids (KIP-345); v8 flexible; v9 members of consumer
-groups (KIP-848): STALE_MEMBER_EPOCH where the epoch is not the member's, GROUP_ID_NOT_FOUND without a group.
+Behaviour: Committed offsets are records in `__consumer_offsets`. The response waits until they are durable. Each
+partition has an error of its own. Partitions that do not exist are UNKNOWN_TOPIC_OR_PARTITION, and the other partitions
+are committed. The broker ignores the retention time of v2-4: offsets.retention.minutes decides.
+Not implemented: Topic ids (v10).
+Versions: v6 leader epochs; v7 group instance ids (KIP-345); v8 flexible; v9 members of consumer groups (KIP-848). With
+v9, an epoch other than the member's is STALE_MEMBER_EPOCH, and a missing group GROUP_ID_NOT_FOUND.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Callable, Collection
 from copy import copy
 from typing import Final
 
+from headrace.broker.bounds.request_pieces import OFFSETS_A_PIECE, in_pieces, is_long, joined
 from headrace.broker.context import RequestContext
-from headrace.broker.requests.pieces import OFFSETS_A_PIECE, in_pieces, is_long, joined
 from headrace.broker.services import Services
 from headrace.broker.waiting.steps import ENTRY_COST, Work, value_of
 from headrace.core.coordinator.runtime import Reply, gather
@@ -100,7 +100,7 @@ def _complete(
     permitted: Collection[str],
     response: OffsetCommitResponse,
 ) -> OffsetCommitResponse:
-    """Return the response for everything that was asked: what was not tried does not exist, or is not permitted."""
+    """Return the response for all partitions of the request, including those that do not exist or are not permitted."""
     codes = {
         (topic.name, partition.partition_index): partition.error_code
         for topic in response.topics

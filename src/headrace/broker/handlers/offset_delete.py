@@ -1,17 +1,18 @@
 """OffsetDelete (API key 47), versions 0-0.
 
-Behaviour: forgets what a group has committed for partitions; that is durable before the answer. Topics that members
-of the group are subscribed to are refused with GROUP_SUBSCRIBED_TO_TOPIC, partitions that do not exist with
-UNKNOWN_TOPIC_OR_PARTITION; those without a committed offset are no error. A group with members whose protocol is
-not the consumers' own is NON_EMPTY_GROUP, one that does not exist GROUP_ID_NOT_FOUND, an empty name INVALID_GROUP_ID.
+Behaviour: The request deletes the committed offsets of partitions. The deletion is durable before the response is sent.
+A topic to which members of the group are subscribed is GROUP_SUBSCRIBED_TO_TOPIC. A partition that does not exist is
+UNKNOWN_TOPIC_OR_PARTITION. A partition without a committed offset is no error. A group with members that do not use the
+protocol type "consumer" is NON_EMPTY_GROUP. A group that does not exist is GROUP_ID_NOT_FOUND, and an empty name
+INVALID_GROUP_ID.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from headrace.broker.bounds.request_pieces import OFFSETS_A_PIECE, in_pieces, is_long
 from headrace.broker.context import RequestContext
-from headrace.broker.requests.pieces import OFFSETS_A_PIECE, in_pieces, is_long
 from headrace.broker.services import Services
 from headrace.broker.waiting.steps import ENTRY_COST, Work, value_of
 from headrace.core.coordinator.runtime import Reply, gather
@@ -104,7 +105,7 @@ def _partitions_count(
 
 
 def _merged(topics: list[OffsetDeleteResponseTopic]) -> list[OffsetDeleteResponseTopic]:
-    """Return one topic for each name: clients make a map of them."""
+    """Return one topic for each name: clients index the topics by name."""
     merged: dict[str, OffsetDeleteResponseTopic] = {}
     for topic in topics:
         if topic.name in merged:

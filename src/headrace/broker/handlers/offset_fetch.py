@@ -1,13 +1,16 @@
 """OffsetFetch (API key 9), versions 1-9.
 
-Behaviour: where nothing is committed, for the group or for the partition, the offset is -1 without an error; while the
-group is being loaded the answer is an error, never -1. Only durable offsets are shown; with require_stable a partition
-for which a transaction holds an offset pending is UNSTABLE_OFFSET_COMMIT. Null topics (v2+) mean all. A group, a topic
-and a partition that are named twice are answered once; when the groups answered have 100,000 offsets or 16 MiB
-together, the rest is COORDINATOR_LOAD_IN_PROGRESS, and clients ask again.
-Not implemented: topic ids (v10).
-Versions: v2 error code of the whole, before that it is per partition; v5 leader epochs; v6 flexible; v7 require_stable;
-v8 several groups; v9 members of consumer groups (KIP-848), with their epochs.
+Behaviour:
+* Without a committed offset, or without such a group, the offset is -1 and there is no error. While the group is being
+  loaded the response is an error, never -1.
+* Only durable offsets are returned. With require_stable a partition for which an open transaction has a pending offset
+  is UNSTABLE_OFFSET_COMMIT.
+* Null topics (from v2 on) mean all topics. A group, a topic or a partition that occurs twice is returned once.
+* When the groups of a response have 100,000 offsets or 16 MiB together, further groups are
+  COORDINATOR_LOAD_IN_PROGRESS, and clients retry.
+Not implemented: Topic ids (v10).
+Versions: v2 top-level error code in place of errors by partition; v5 leader epochs; v6 flexible; v7 require_stable; v8
+several groups; v9 members of consumer groups (KIP-848), with their epochs.
 """
 
 from __future__ import annotations
@@ -15,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from headrace.broker.bounds.response_bounds import ANSWER_ENTRIES, within_bounds
 from headrace.broker.context import RequestContext
-from headrace.broker.requests.response_bounds import ANSWER_ENTRIES, within_bounds
 from headrace.broker.services import Services
 from headrace.broker.waiting.steps import ENTRY_COST, GROUP_COST, Work, value_of
 from headrace.core.coordinator.runtime import Reply, gather
@@ -43,7 +46,7 @@ _GROUP_LIST_VERSION: Final = 8
 _TOP_LEVEL_ERROR_VERSION: Final = 2
 _OFFSET_COST: Final = ENTRY_COST // 5
 _OFFSETS_A_PIECE: Final = 5_000
-"""How many offsets are asked for at once."""
+"""The number of offsets that one piece asks the coordinator for."""
 _OFFSET_BYTES: Final = 30
 """The size of an offset in the response without its metadata, in bytes."""
 
@@ -98,7 +101,7 @@ class _Asked:
         """The error for the group as a whole; NONE if there is no such error."""
 
     def ask(self, *, require_stable: bool) -> Work[int]:
-        """Ask the coordinator for what the client may see; returns how many offsets that are."""
+        """Ask the coordinator for the offsets that the client may see. Return how many they are."""
         wanted = self._wanted
         if not self._sees(ResourceType.GROUP, wanted.group_id, quietly=False):
             self.error = ErrorCode.GROUP_AUTHORIZATION_FAILED
@@ -122,7 +125,7 @@ class _Asked:
         return sum(map(len, allowed.values()))
 
     def _fetch(self, topics: list[OffsetFetchRequestTopics] | None, *, require_stable: bool) -> int:
-        """Ask for some topics, or for all; returns what that costs."""
+        """Ask for some topics, or for all. Return the cost."""
         wanted = self._wanted
         some = OffsetFetchRequestGroup(
             group_id=wanted.group_id,
@@ -143,7 +146,7 @@ class _Asked:
         )
 
     def answer(self) -> Work[OffsetFetchResponseGroup]:
-        """Return what the group is answered, once the coordinator has answered."""
+        """Return the group's part of the response, from the results of the coordinator."""
         group = OffsetFetchResponseGroup(group_id=self._wanted.group_id, error_code=self.error)
         for (fetched,) in (yield from value_of(gather(self._replies))):
             if fetched.error_code:
@@ -164,7 +167,7 @@ class _Asked:
 
 
 def _in_pieces(topics: dict[str, dict[int, None]]) -> Iterator[list[OffsetFetchRequestTopics]]:
-    """Divide what is wanted into pieces that the coordinator answers in a few milliseconds; there is always one."""
+    """Divide the requested topics into pieces of a few milliseconds of work. There is at least one piece."""
     piece: list[OffsetFetchRequestTopics] = []
     room = _OFFSETS_A_PIECE
     for name, numbers in topics.items():

@@ -1,8 +1,8 @@
 """OffsetForLeaderEpoch (API key 23), versions 2-4.
 
-Behaviour: tells where a leader epoch ended, so that a consumer finds out whether the log was truncated behind its
-back (KIP-320): the largest epoch up to the one asked for, and the offset after its last record. The end of the
-current epoch is the high watermark for consumers. An epoch that is newer than ours is answered with -1, -1.
+Behaviour: A consumer uses this request to detect that the log was truncated (KIP-320). The response has the largest
+leader epoch up to the requested epoch, and the offset after the last record of that epoch. For consumers the end of the
+current epoch is the high watermark. An epoch newer than the broker's epoch gets -1 for both.
 Versions: v3 replica id; v4 flexible.
 """
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Final
 
 from headrace.broker.context import RequestContext
-from headrace.broker.requests.lookup import find_partition
 from headrace.broker.services import Services
 from headrace.broker.waiting.steps import ENTRY_COST, Work
 from headrace.errors import ApiError, ErrorCode
@@ -62,7 +61,9 @@ def _refused(wanted: OffsetForLeaderPartition) -> EpochEndOffset:
 
 def _partition(services: Services, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
     try:
-        partition = find_partition(services, topic, wanted.partition, wanted.current_leader_epoch)
+        partition = services.topics.find_partition(
+            topic, wanted.partition, wanted.current_leader_epoch
+        )
     except ApiError as error:
         return EpochEndOffset(partition=wanted.partition, error_code=error.code)
     epoch, end_offset = partition.log.end_offset_for_epoch(wanted.leader_epoch)

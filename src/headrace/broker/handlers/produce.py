@@ -1,22 +1,30 @@
 """Produce (API key 0), versions 3-12 (advertised from 0, see `headrace.broker.handlers.api_versions`).
 
-Behaviour: every partition's records are checked, appended and answered for themselves. acks=1 and acks=all mean the
-same on one node: the answer waits until the batch is durable, that is below the high watermark. acks=0 gets no
-answer; if anything fails the connection is closed, so that the client looks for the reason. If `timeout_ms` passes
-first the answer is REQUEST_TIMED_OUT, never success. Retries of an idempotent producer are answered with the original
-offset, once that is durable. min.insync.replicas above 1 changes nothing: as in Kafka since 4.0 a topic does not need
-more replicas in sync than it has. On a compacted topic a batch with a record without a key is INVALID_RECORD;
-with headrace.ttl.enable one with a record whose headrace.ttl-ms is no time to live. On a topic whose compression.type
-is not 'producer' a batch with another codec is compressed again (`headrace.broker.recompression`): INVALID_RECORD if
-its records do not decode. With headrace.delay.enable records whose headers say when they are due wait in a schedule,
-which is durable before the answer (`headrace.broker.scheduled`). A transactional batch has to belong to the open
-transaction of its producer, which until v11 has to have added the partition before: else it is INVALID_TXN_STATE (from
-v11 on TRANSACTION_ABORTABLE), or INVALID_PRODUCER_EPOCH for a producer that has been replaced. From v12 on its first
-batch adds the partition (KIP-890), and is appended when that is durable; while the producer's transaction before is
-being completed it waits for up to 100 ms, then it is CONCURRENT_TRANSACTIONS.
-Not implemented: v13 (topic ids). Message formats 0 and 1 (KIP-896).
-Versions: v3 record batches; v5 log start offset; v7 zstd; v8 error messages; v9 flexible; v10 leaders with the errors
-of a broker that is none (KIP-951), which cannot be here; v11 TRANSACTION_ABORTABLE; v12 adds partitions.
+Behaviour:
+* The broker checks and appends each partition by itself, and each has its own result.
+* acks=1 and acks=all are the same on one node: the response waits until the batch is durable, that is below the high
+  watermark. acks=0 gets no response; if a partition fails, the broker closes the connection, so that the client
+  notices.
+* If `timeout_ms` passes first, the error is REQUEST_TIMED_OUT, never a success.
+* A retry of an idempotent producer gets the original offset when that offset is durable.
+* min.insync.replicas above 1 has no effect: as in Kafka since 4.0 a topic does not need more in-sync replicas than it
+  has.
+* On a compacted topic a batch with a record without a key is INVALID_RECORD. With headrace.ttl.enable so is a batch
+  with a record whose headrace.ttl-ms is invalid.
+* If the topic's compression.type is a codec, a batch with another codec is compressed again
+  (`headrace.broker.recompression`); the error is INVALID_RECORD if its records cannot be decoded.
+* With headrace.delay.enable records with a delivery time in their headers become scheduled records
+  (`headrace.broker.scheduled_records`). The schedule is durable before the response is sent.
+* A transactional batch must belong to the open transaction of its producer; otherwise the error is INVALID_TXN_STATE,
+  from v11 on TRANSACTION_ABORTABLE. A producer that another one has replaced gets INVALID_PRODUCER_EPOCH. Up to v11 the
+  producer must have added the partition to the transaction before.
+* From v12 on the first batch adds the partition (KIP-890), and is appended when the addition is durable. While the
+  producer's previous transaction is being completed, the batch waits for up to 100 ms; then the error is
+  CONCURRENT_TRANSACTIONS.
+Not implemented: v13 (topic ids), and the message formats 0 and 1 (KIP-896).
+Versions: v3 record batches; v5 log start offset; v7 zstd; v8 error messages; v9 flexible; v10 the current leader with
+the errors of a broker that does not lead (KIP-951), which do not occur here; v11 TRANSACTION_ABORTABLE; v12 adds
+partitions.
 """
 
 from __future__ import annotations
@@ -26,8 +34,8 @@ from typing import Final, TypeAlias
 
 from headrace.broker.configs.log_configs import target_of
 from headrace.broker.context import CloseConnection, RequestContext
+from headrace.broker.coordinators.transactional_batches import TransactionalBatches
 from headrace.broker.partitions.partition import Partition
-from headrace.broker.requests.transactional_batches import TransactionalBatches
 from headrace.broker.services import Services
 from headrace.broker.waiting.delayed_produce import DelayedProduce
 from headrace.broker.waiting.steps import (
@@ -83,7 +91,7 @@ _COST_AT_ONCE: Final = 2 * STEP_COST
 _PARTITIONS_BEGUN_AT_ONCE: Final = 25
 
 _RECORD_COST: Final = 400
-"""The cost of a record that is checked by itself: a microsecond and a half."""
+"""The cost of checking one record: one and a half microseconds."""
 
 Answer: TypeAlias = ProduceResponse | Deferred[ProduceResponse] | None
 
@@ -99,7 +107,7 @@ def handle(
     topics = request.topic_data
     is_one_batch = len(topics) == 1 and len(topics[0].partition_data) == 1
     if _recompresses(services, topics) or (
-        not is_one_batch  # which cannot be divided into steps
+        not is_one_batch  # one batch cannot be divided into steps
         and (
             _cost(topics) > _COST_AT_ONCE
             or _looks_into_several(services, topics)
@@ -120,8 +128,8 @@ def handle(
 
 
 def _recompresses(services: Services, topics: Sequence[TopicProduceData]) -> bool:
-    """Whether batches may have to be compressed again."""
-    for topic in topics:  # in every request, hence not as an `any`
+    """Return whether batches may have to be compressed again."""
+    for topic in topics:  # this runs in every request, hence no any()
         found = services.topics.get(topic.name)
         if found is not None and found.config.compression_type != "producer":
             return True
@@ -130,7 +138,7 @@ def _recompresses(services: Services, topics: Sequence[TopicProduceData]) -> boo
 
 def _cost(topics: Sequence[TopicProduceData]) -> int:
     cost = 0
-    for topic in topics:  # in every request, hence not as a sum
+    for topic in topics:  # this runs in every request, hence no sum()
         cost += ENTRY_COST
         for data in topic.partition_data:
             cost += _PARTITION_COST + (0 if data.records is None else len(data.records))
@@ -138,7 +146,7 @@ def _cost(topics: Sequence[TopicProduceData]) -> int:
 
 
 def _looks_into_several(services: Services, topics: Sequence[TopicProduceData]) -> bool:
-    """Whether some of several batches are looked into: each may take as long as a step."""
+    """Return whether a topic requires that batches are decoded, which may take a step for each batch."""
     configs = [found.config for topic in topics if (found := services.topics.get(topic.name))]
     return any(
         each.compacts or each.headrace_ttl_enable or each.headrace_delay_enable for each in configs
@@ -146,7 +154,7 @@ def _looks_into_several(services: Services, topics: Sequence[TopicProduceData]) 
 
 
 def _begins_several(services: Services, topics: Sequence[TopicProduceData]) -> bool:
-    """Whether there are so many partitions without a batch that to create their files takes longer than a step."""
+    """Return whether so many partitions get their first batch that creating their files takes longer than a step."""
     if len(topics) == 1 and len(topics[0].partition_data) <= _PARTITIONS_BEGUN_AT_ONCE:
         return False
     begun = 0
@@ -157,7 +165,7 @@ def _begins_several(services: Services, topics: Sequence[TopicProduceData]) -> b
 
 
 def _is_empty(services: Services, name: str, data: PartitionProduceData) -> bool:
-    """Whether a partition has had no batch yet."""
+    """Return whether a partition has no batch yet."""
     topic = services.topics.get(name)
     if topic is None or not 0 <= data.index < len(topic.partitions):
         return False
@@ -195,7 +203,7 @@ def _answer_in_steps(
     appender: _Appender,
     response: ProduceResponse,
 ) -> Work[Answer]:
-    """Append also what waits for its transaction; the next request of the connection waits meanwhile."""
+    """Append the batches that wait for their transaction, too. The connection's next request waits meanwhile."""
     if appender.waits:
         yield from appender.enter_in_steps()
     appender.drop_gone()
@@ -207,7 +215,7 @@ def _answer_in_steps(
 
 
 def _count(data: PartitionProduceData) -> int:
-    """Return how many records a batch claims that has been looked into."""
+    """Return the number of records in the header of a batch that was decoded."""
     assert data.records is not None
     assert not isinstance(data.records, FileRange)
     count: int = unpack_header(data.records)[RECORDS_COUNT]
@@ -263,18 +271,20 @@ class _Appender:
     def _batches(self) -> TransactionalBatches:
         if self._transactional is None:
             self._transactional = TransactionalBatches(
-                self._services, self._request.transactional_id, self._context.header.api_version
+                self._services.transactions,
+                self._request.transactional_id,
+                self._context.header.api_version,
             )
         return self._transactional
 
     @property
     def waits(self) -> bool:
-        """Whether there are batches whose partitions have to be added to their transaction before."""
+        """Whether there are batches whose partitions must be added to their transaction first."""
         return bool(self._transactional)
 
     @property
     def waits_for_many(self) -> bool:
-        """Whether so many batches wait, those of other requests included, that one step should not append all."""
+        """Whether one step should not append all waiting batches, including those of other requests."""
         return self._batches.are_many
 
     def enter(self) -> Deferred[None]:
@@ -287,19 +297,19 @@ class _Appender:
 
         reply = self._batches.add(self._context.now_ms)
         if isinstance(reply, Deferred):
-            # Not by `map`: the batches are let go of also when the client has gone.
+            # Not by `map`: the batches are also released if the connection is closed.
             reply.on_done(append)
         else:
             append(reply)
         return appended
 
     def enter_in_steps(self) -> Work[None]:
-        """Do the same, giving other requests their turn."""
+        """Add these partitions, then append the batches in steps."""
         error = yield from value_of(self._batches.add(self._context.now_ms))
         yield from self._batches.append(error)
 
     def drop_gone(self) -> None:
-        """Refuse what was appended to partitions that have gone since: nobody would ever say that it is durable."""
+        """Refuse batches of partitions that were deleted after the append: they would never become durable."""
         for partition, _, part in self.appended:
             if partition.gone:
                 _fail(part, ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
@@ -318,7 +328,9 @@ class _Appender:
         records = _records(data, self._context.header.api_version)
         partition, session = topic.partition(data.index), self._context.session
         if len(records) >= HEADER_SIZE and records[CRC_START + 1] & TRANSACTIONAL_FLAG:
-            self._batches.may_append(partition, records)  # raises, and is asked again afterwards
+            self._batches.may_append(
+                partition, records
+            )  # raises an error; called again after the compression
         compressed = yield from services.recompressions.recompress(
             records, target, partition.log.config, session, services.time.now_ms
         )
@@ -327,13 +339,13 @@ class _Appender:
         return PartitionProduceData(index=data.index, records=compressed)
 
     def _may_write(self, name: str) -> bool:
-        """Whether the batches of a topic are worth any work; `append_all` says why not."""
+        """Return whether the batches of a topic can be accepted at all. `append_all` returns the errors."""
         return self._refusal is None and self._services.permissions.allows(
             self._context, Operation.WRITE, ResourceType.TOPIC, name, quietly=True
         )
 
     def append_all(self, topic: TopicProduceData) -> list[PartitionProduceResponse]:
-        """Append to the partitions of one topic, or say why not."""
+        """Append to the partitions of one topic, and return the results."""
         refusal = self._refusal
         if refusal is None and self._services.authorizer.active:
             try:
@@ -385,7 +397,10 @@ class _Appender:
         self, partition: Partition, part: PartitionProduceResponse, records: Buffer
     ) -> None:
         if self._request.acks == ACKS_NONE:
-            raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS, "a transaction begins with an answer")
+            raise ApiError(
+                ErrorCode.INVALID_REQUIRED_ACKS,
+                "a batch that may add its partition to a transaction needs a response: use acks=1 or acks=all",
+            )
 
         def append(records: Buffer | ApiError) -> None:
             try:

@@ -1,13 +1,17 @@
 """SaslHandshake (API key 17), versions 0-1.
 
-Behaviour: begins SASL authentication on a listener with SASL by a mechanism of sasl.enabled.mechanisms, which can be
-set for a listener. PLAIN is offered on encrypted connections, to clients on the same machine, and with
-headrace.sasl.plain.allow.plaintext. With another mechanism the answer is UNSUPPORTED_SASL_MECHANISM with those that
-there are, after connection.failed.authentication.delay.ms, and the connection is closed. Again on an authenticated
-connection it begins re-authentication (KIP-368), which has to be by the same mechanism and as the same user, and not
-within a second of the last. On a listener without SASL: ILLEGAL_SASL_STATE.
+Behaviour:
+* The request begins SASL authentication on a listener with SASL. The mechanism must be in sasl.enabled.mechanisms,
+  which can be set for each listener.
+* PLAIN is offered on encrypted connections, to clients on the same machine, and with
+  headrace.sasl.plain.allow.plaintext.
+* Any other mechanism is UNSUPPORTED_SASL_MECHANISM: the response lists the offered mechanisms, is sent after
+  connection.failed.authentication.delay.ms, and the broker closes the connection.
+* On an authenticated connection the request begins re-authentication (KIP-368). Mechanism and user must be the same,
+  and the last authentication must be more than a second ago.
+* On a listener without SASL the error is ILLEGAL_SASL_STATE.
 Not implemented: GSSAPI, delegation tokens.
-Versions: after v0 the client sends tokens as bare frames, after v1 in SaslAuthenticate.
+Versions: After v0 the client sends tokens as frames without a header, after v1 in SaslAuthenticate.
 """
 
 from __future__ import annotations

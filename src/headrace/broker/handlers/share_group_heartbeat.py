@@ -1,10 +1,10 @@
 """ShareGroupHeartbeat (API key 76), versions 1-1.
 
-Behaviour: UNSUPPORTED_VERSION, as Kafka answers where share groups are switched off: consumers of share groups
-(KIP-932) report it and end. Were the API not offered, those of librdkafka would look for the coordinator for ever, in
-silence.
-Not implemented: share groups.
-Versions: only one is stable.
+Behaviour: The response is UNSUPPORTED_VERSION, as from a Kafka broker without share groups: consumers of share groups
+(KIP-932) report the error and end. If the broker did not offer this API, consumers of librdkafka would look for the
+coordinator for ever and report nothing.
+Not implemented: Share groups.
+Versions: Only v1 is stable.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """SyncGroup (API key 14), versions 0-5.
 
-Behaviour: followers wait for the leader's assignment; all are answered when it is durable. A rebalance that begins
-meanwhile answers them with REBALANCE_IN_PROGRESS. The connection of a leader that leaves out added partitions is
-closed, once for each change of topics (`headrace.core.coordinator.classic.coverage`).
-Versions: v3 group instance ids (KIP-345); v4 flexible; v5 protocol type and name, which must be given and must be the
-group's (INCONSISTENT_GROUP_PROTOCOL).
+Behaviour: Followers wait for the assignment of the leader. All responses are sent when the assignment is durable. If a
+rebalance begins first, followers get REBALANCE_IN_PROGRESS. If the assignment of a leader lacks partitions that were
+added, the broker closes the leader's connection, once for each change of topics
+(`headrace.core.coordinator.classic.coverage`).
+Versions: v3 group instance ids (KIP-345); v4 flexible; v5 protocol type and name, which are required and must be those
+of the group (INCONSISTENT_GROUP_PROTOCOL).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _PROTOCOL_REQUIRED_VERSION: Final = 5
 def handle(
     services: Services, context: RequestContext, request: SyncGroupRequest
 ) -> SyncGroupResponse | Deferred[SyncGroupResponse]:
-    """Hand in or fetch the assignment of a generation."""
+    """Store the leader's assignment, or return the member's assignment."""
     names_protocol = request.protocol_type is not None and request.protocol_name is not None
     if context.header.api_version >= _PROTOCOL_REQUIRED_VERSION and not names_protocol:
         return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)

@@ -1,10 +1,10 @@
 """TxnOffsetCommit (API key 28), versions 0-5.
 
-Behaviour: the offsets are records of the producer in `__consumer_offsets`. They take effect when the transaction is
-committed, and are discarded when it is aborted. Until v4 the group has to be in the transaction (AddOffsetsToTxn);
-otherwise the answer is INVALID_TXN_STATE, in v4 TRANSACTION_ABORTABLE. From v5 on the request adds the group (KIP-890).
-From v3 on a member is fenced whose partitions were revoked. Errors are per partition; partitions that do not exist are
-UNKNOWN_TOPIC_OR_PARTITION, and the other partitions are committed.
+Behaviour: The offsets are records of the producer in `__consumer_offsets`. They take effect when the transaction is
+committed, and are discarded when it is aborted. Up to v4 the group must have been added to the transaction
+(AddOffsetsToTxn); otherwise the error is INVALID_TXN_STATE, in v4 TRANSACTION_ABORTABLE. From v5 on the request adds
+the group (KIP-890). From v3 on a member whose partitions were revoked is fenced. Each partition has an error of its
+own. Partitions that do not exist are UNKNOWN_TOPIC_OR_PARTITION, and the other partitions are committed.
 Versions: v2 leader epochs; v3 flexible, member, generation and group instance; v4 TRANSACTION_ABORTABLE; v5 adds the
 group to the transaction.
 """
@@ -14,10 +14,10 @@ from __future__ import annotations
 from copy import copy
 from typing import Final
 
+from headrace.broker.bounds.request_pieces import OFFSETS_A_PIECE, in_pieces, is_long, joined
 from headrace.broker.context import RequestContext
+from headrace.broker.coordinators.transaction_versions import bumps_epoch
 from headrace.broker.coordinators.transactions import WriteErrors
-from headrace.broker.requests.pieces import OFFSETS_A_PIECE, in_pieces, is_long, joined
-from headrace.broker.requests.transaction_requests import bumps_epoch
 from headrace.broker.services import Services
 from headrace.broker.topic_names import OFFSETS_TOPIC
 from headrace.broker.waiting.steps import ENTRY_COST, Work, value_of
@@ -156,10 +156,10 @@ def _commit(
 
 
 def _require_topics(services: Services, request: TxnOffsetCommitRequest) -> None:
-    """Look again, after a wait: a topic may have been deleted, and would leave an offset behind.
+    """Check after a wait that the topics still exist: an offset of a deleted topic would never be removed.
 
     Raises:
-        UnknownTopicOrPartitionError: One was.
+        UnknownTopicOrPartitionError: A topic was deleted.
     """
     for topic in request.topics:
         if topic.partitions:

@@ -1,7 +1,7 @@
 """UnregisterBroker (API key 64), versions 0-0.
 
-Behaviour: there is one broker, and it cannot be unregistered: INVALID_REQUEST for its id, because nobody would be left
-to serve its partitions. BROKER_ID_NOT_REGISTERED for any other id.
+Behaviour: There is one broker, and it cannot be unregistered, because no broker would serve its partitions. Its id is
+INVALID_REQUEST. Any other id is BROKER_ID_NOT_REGISTERED.
 """
 
 from __future__ import annotations

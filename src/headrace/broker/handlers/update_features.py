@@ -1,10 +1,10 @@
 """UpdateFeatures (API key 57), versions 0-2.
 
-Behaviour: changes the level of `transaction.version`, from 0 to 2: it is kept as the setting
-`headrace.transaction.version` of all brokers, which ApiVersions reports from then on. `group.version` is 1 and
-stays so. A level that is named as it is already is a success. Refused with INVALID_UPDATE_VERSION: a feature or a level
-that is not supported, a lower level without an upgrade type that allows it, and an unknown upgrade type. All features
-of a request are updated, or none. `validate_only` checks and changes nothing.
+Behaviour: The request changes the level of `transaction.version`, from 0 to 2. The broker stores the level as the
+setting `headrace.transaction.version` of all brokers, and reports it in ApiVersions. `group.version` is 1 and cannot be
+changed. A request for the present level succeeds. INVALID_UPDATE_VERSION is the error for an unsupported feature or
+level, for a lower level without an upgrade type that allows it, and for an unknown upgrade type. All features of a
+request are updated, or none. With `validate_only` the broker checks the request and changes nothing.
 Versions: v1 upgrade type, validate_only; v2 no results by feature.
 """
 
@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from headrace.broker.config_alteration import change_settings, check_settings
 from headrace.broker.context import RequestContext
 from headrace.broker.handlers.api_versions import FEATURES, finalized_features
-from headrace.broker.requests.broker_settings import change_settings, check_settings
 from headrace.broker.services import Services
 from headrace.broker.waiting.steps import CREATION_COST, ENTRY_COST, Work
 from headrace.errors import ApiError, ErrorCode
@@ -92,7 +92,7 @@ def _change(services: Services, levels: dict[str, int], *, validate_only: bool) 
     if TRANSACTION_SETTING in layers.broker:
         raise ApiError(
             ErrorCode.INVALID_UPDATE_VERSION,
-            f"the broker's own setting {TRANSACTION_SETTING} counts: delete it first",
+            f"the setting {TRANSACTION_SETTING} of this broker has precedence: delete it first",
         )
     settings = {**layers.cluster, TRANSACTION_SETTING: str(level)}
     if validate_only:

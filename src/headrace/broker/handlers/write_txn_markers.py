@@ -1,10 +1,10 @@
 """WriteTxnMarkers (API key 27), versions 1-2.
 
-Behaviour: ends transactions in partitions, whether or not one is open there, and answers when that is durable. It is
-for brokers, and for administrators who abort a transaction that hangs; the broker's own coordinator does not come
-this way. A marker of an older epoch of the producer is INVALID_PRODUCER_EPOCH, one of an older coordinator
-TRANSACTION_COORDINATOR_FENCED. Partitions of internal topics are refused with INVALID_TOPIC_EXCEPTION: their
-coordinators end these transactions themselves.
+Behaviour: The request ends transactions in partitions, whether or not a transaction is open there. The response is sent
+when the markers are durable. Brokers send this request, and administrators who abort a hanging transaction. This
+broker's own coordinator writes markers without it. A marker with an older epoch of the producer is
+INVALID_PRODUCER_EPOCH. A marker with an older epoch of the coordinator is TRANSACTION_COORDINATOR_FENCED. Partitions of
+internal topics are INVALID_TOPIC_EXCEPTION, because their coordinators end these transactions themselves.
 Versions: v1 flexible; v2 transaction version (KIP-1228).
 """
 
@@ -62,7 +62,7 @@ class _Writing:
         self._purgatory: Purgatory = services.purgatory
         self._allowed = allowed
         self._waits = 0
-        """How many markers are not durable yet."""
+        """The number of markers that are not durable yet."""
         self._pending: list[tuple[Partition, int, WritableTxnMarkerPartitionResult]] = []
         self.deferred: Deferred[WriteTxnMarkersResponse] = Deferred()
 
@@ -110,11 +110,11 @@ class _Writing:
         return topic.partition(index)
 
     def begin(self, response: WriteTxnMarkersResponse) -> None:
-        """Wait for what is not durable yet."""
+        """Wait for the markers that are not durable yet."""
         pending, self._pending = self._pending, []
         waiting = []
         for partition, end_offset, result in pending:
-            if partition.gone:  # since its marker was appended, in an earlier step
+            if partition.gone:  # deleted since an earlier step appended its marker
                 result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             elif partition.high_watermark < end_offset:
                 waiting.append((partition, end_offset, result))

@@ -1,1 +1,1 @@
-"""Data directories: their logs, their space, and the commits that make appends durable."""
+"""The log directories: their logs, their disk space, and the group commits."""

@@ -1,6 +1,6 @@
-"""When logs are synced whose records are acknowledged before (durability `interval:<ms>` and `os`).
+"""Background syncs of logs whose records are acknowledged before their sync (durability `interval:<ms>` and `os`).
 
-Logs with the same interval are due at the same moments, the multiples of it, so that one group commit serves them all.
+Logs with the same interval are due at the same times, the multiples of the interval. So one group commit serves them.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from headrace.core.log import PartitionLog
 from headrace.ports import Journal
 
 OS_INTERVAL_MS: Final = 30_000
-"""With `os`: how often logs are synced all the same, so that a start after a crash has little to check."""
+"""The time between two syncs of logs with durability `os`, in milliseconds. It limits the work of a recovery."""
 RETRY_INTERVAL_MS: Final = 200
-"""When a sync is tried again that could not open a file."""
+"""The time until a sync that could not open a file is tried again, in milliseconds."""
 _NAMED: Final = 20
-"""How many topics a warning names."""
+"""The greatest number of topics that a warning names."""
 
 
 class BackgroundSync:
-    """The logs that have been written to since their last sync, and when the next one is due."""
+    """The logs that were written to since their last sync, and the time when the next one is due."""
 
     __slots__ = ("_deadlines", "_unhurried", "waiting")
 
@@ -31,23 +31,23 @@ class BackgroundSync:
         self._unhurried: set[PartitionLog] = set()
         """The dirty logs of topics with durability `os`."""
         self.waiting: dict[PartitionLog, None] | None = None
-        """The logs with durability `os` that are due, and have to be written out before their sync (`write_out.py`).
-        None if the shell does not write out."""
+        """The due logs with durability `os`, which are written out before their sync (`write_out.py`); None if the
+        shell does not write out."""
 
     def written(self, log: PartitionLog, interval_ms: int, now_ms: int) -> None:
-        """Note that a log has to be synced at the end of the interval that `now_ms` lies in."""
+        """Register that a log has to be synced at the end of the interval that contains `now_ms`."""
         if log not in self._deadlines:
             self._deadlines.set(log, (now_ms // interval_ms + 1) * interval_ms)
             if interval_ms == OS_INTERVAL_MS:
                 self._unhurried.add(log)
 
     def again(self, log: PartitionLog, now_ms: int) -> None:
-        """Have a log synced soon whose sync has failed for a passing reason."""
+        """Sync a log soon, because its sync has failed with a temporary error."""
         self.forget(log)
         self._deadlines.set(log, now_ms + RETRY_INTERVAL_MS)
 
     def forget(self, log: PartitionLog) -> None:
-        """Drop a log that was deleted, or is synced otherwise."""
+        """Drop a log that was deleted, or is synced by other means."""
         self._deadlines.cancel(log)
         self._unhurried.discard(log)
         if self.waiting:
@@ -55,11 +55,11 @@ class BackgroundSync:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When the next log is due."""
+        """The time when the next log is due; None if no log is dirty."""
         return self._deadlines.next_ms
 
     def due(self, now_ms: int) -> list[PartitionLog]:
-        """Remove and return the logs that are due, but for those that are written out before."""
+        """Remove and return the logs that are due, without those that have to be written out first."""
         due = self._deadlines.expire(now_ms)
         unhurried = self._unhurried.intersection(due)
         self._unhurried -= unhurried
@@ -72,7 +72,7 @@ class BackgroundSync:
 class _Configured(Protocol):
     @property
     def is_internal(self) -> bool:
-        """Whether it is one of the broker's own topics."""
+        """Whether the topic is internal."""
 
     @property
     def name(self) -> str:
@@ -84,12 +84,12 @@ class _Configured(Protocol):
 
 
 def warn_of_losses(default: TopicConfig, topics: Iterable[_Configured], journal: Journal) -> None:
-    """Say in the journal where an acknowledgement is no promise about power cuts.
+    """Log where an acknowledgement promises nothing about power failures.
 
     Args:
         default: The configuration of a topic without settings of its own.
-        topics: The topics there are.
-        journal: Where to say it.
+        topics: All topics.
+        journal: Receives the events.
     """
     if (window := _window(default)) is not None:
         journal.warning(

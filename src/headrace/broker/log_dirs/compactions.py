@@ -1,4 +1,4 @@
-"""Compaction of the broker's logs: one step at a time, and the log directories take turns."""
+"""The compaction of the broker's logs: one step at a time, and the log directories in turn."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from headrace.errors import StorageError
 
 
 class Compactions:
-    """Hands steps of compaction to the shell, or does them itself where there is no disk to wait for."""
+    """Passes steps of compactions to the shell, or runs them itself for files in memory."""
 
     __slots__ = ("_fail", "_running", "_turns")
 
     def __init__(self, dirs: Iterable[LogDir], fail: Callable[[LogDir, OSError], object]) -> None:
-        """Compact the logs in `dirs`. `fail` is called for a directory whose disk has failed."""
+        """Compact the logs in `dirs`. `fail` is called with a directory whose disk has failed."""
         self._fail = fail
         self._turns = deque(dirs)
-        """The directory that has done a step goes to the end."""
+        """The directories in turn: one that has done a step moves to the end."""
         self._running: LogDir | None = None
 
     @property
     def due(self) -> bool:
-        """Whether `start` would return something, to be run in a thread."""
+        """Whether `start` would return something to run in a thread."""
         return self._running is None and any(map(_has_work, self._turns))
 
     def start(self) -> Rewriting | None:
-        """Return a round of compaction of which a step is to be run, None if there is none."""
+        """Return the compaction whose next step is due; None if there is none."""
         if not self.due:
             return None
         self._running = next(filter(_has_work, self._turns))
         return self._running.cleaner.start()
 
     def finish(self, task: Rewriting, error: Exception | None, now_ms: int) -> None:
-        """Take note of a step's outcome: rewritten segments take the place of the old ones."""
+        """Complete a step: rewritten segments replace the old ones."""
         log_dir, self._running = self._running, None
         assert log_dir is not None, "no step is running"
         self._turns.remove(log_dir)
@@ -51,7 +51,7 @@ class Compactions:
             self._fail(log_dir, failure)
 
     def step_in_memory(self, log_dir: LogDir, now_ms: int) -> None:
-        """Run one step at once: with files in memory it waits for nothing, and they are not for two threads."""
+        """Run one step at once. Files in memory need no waiting, and must not be used by two threads."""
         task = log_dir.cleaner.start()
         if task is None:
             return

@@ -1,4 +1,4 @@
-"""One group commit: a part for each log directory that has something to sync, each with an outcome of its own."""
+"""One group commit: a part for each log directory with logs to sync, each with its own result."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class CommitPart:
 
 
 class _Task:
-    """Syncs files of one log; an error is the affair of their directory alone."""
+    """Syncs the files of one log. An error affects only their directory."""
 
     __slots__ = ("_part", "_task")
 
@@ -38,18 +38,18 @@ class _Task:
 
 
 class GroupCommit:
-    """Everything that is synced together."""
+    """All parts that are synced together."""
 
     __slots__ = ("parts", "tasks")
 
     def __init__(self, parts: Sequence[CommitPart]) -> None:
         self.parts = parts
         self.tasks = [_Task(part, task) for part in parts for task in part.batch.tasks]
-        """For a shell that runs them in threads instead of calling `run`; in any order."""
+        """The syncs one by one, in any order, for a shell that runs them in threads in place of `run`."""
 
     @property
     def disks(self) -> int:
-        """How many disks have something to do, as far as directories are disks."""
+        """The number of directories with logs to sync, each of which is treated as a disk."""
         return len(self.parts)
 
     def run(self) -> None:
@@ -59,7 +59,7 @@ class GroupCommit:
 
 
 class FailedSync:
-    """Stands for a sync after the broker has failed, so that the shell learns of it in the usual way."""
+    """A sync that raises the error of a failed broker, so that the shell learns of it."""
 
     __slots__ = ("error",)
 
@@ -70,7 +70,7 @@ class FailedSync:
 
     @property
     def tasks(self) -> list[FailedSync]:
-        """Itself, for a shell that runs the tasks of a batch one by one."""
+        """The sync itself as the only task."""
         return [self]
 
     def run(self) -> None:

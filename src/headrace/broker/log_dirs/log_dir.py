@@ -1,7 +1,7 @@
-"""One log directory at work: its logs, when they are synced and compacted, and the space on its disk.
+"""One log directory: its logs, their syncs and compactions, and the space on its disk.
 
-A broker has one or several, each usually a disk of its own. What goes wrong with a disk goes wrong here: an I/O error
-takes the directory out of service, a full disk stops produces to its partitions, and the others go on.
+A broker has one or several directories, each usually on a disk of its own. An I/O error takes only this directory out
+of service. A full disk stops only the produces to its partitions.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ class LogDir:
         run_tasks: RunTasks = run_in_turn,
         shared: Shared | None = None,
     ) -> None:
-        """Claim the directory; `logs.load` opens what lies in it.
+        """Lock the directory. `logs.load` opens its logs.
 
         Args:
             files: The directory.
             config: The broker's configuration.
             journal: Receives the events of repairs and failures.
-            cluster_id: Of the cluster to which it has to belong.
-            new_id: The id that the directory gets if it has none.
+            cluster_id: The id of the cluster to which the directory has to belong.
+            new_id: The id for a directory without one.
             run_tasks: Runs the syncs of a recovery.
-            shared: The bounds that this directory shares with others; None for bounds of its own. Files in memory are
-                not counted among those that are open.
+            shared: The limits that this directory shares with others; None for limits of its own. Files in memory do
+                not count as open files.
 
         Raises:
-            StorageError: It belongs to another broker.
-            OSError: The disk refuses.
+            StorageError: The directory belongs to another broker.
+            OSError: A file operation failed.
         """
         directory = files.describe()
         if directory.in_memory and shared is not None:
@@ -88,7 +88,7 @@ class LogDir:
         return self.logs.failure
 
     def describe(self) -> LogDirectory:
-        """Return its name, and the space in it."""
+        """Describe the directory: its name, and its space."""
         return self.files.describe()
 
     def configure(self, config: BrokerConfig) -> None:
@@ -99,9 +99,10 @@ class LogDir:
             self.space.next_check_ms = 0
 
     def relieve(self, now_ms: int) -> None:
-        """Have the next group commit sync what waits for a sync in the background, so that its segments can close.
+        """Sync all dirty logs with the next group commit, so that their segments can be closed.
 
-        It happens at once. A deadline would move with every append that is refused, and might never be reached.
+        The logs that wait for a background sync are included at once: a deadline would move with every refused append,
+        and might never be reached.
         """
         if now_ms < self._relieved_ms + RETRY_INTERVAL_MS:
             return
@@ -113,14 +114,14 @@ class LogDir:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When `tick` has something to do next."""
-        # Asked after every wake-up of the server, hence no generator.
+        """The time at which `tick` has something to do next; None if there is no such time."""
+        # The server reads this property after every wake-up, hence no generator.
         earliest = self.logs.next_deadline_ms
         for at in (
             self.background.next_deadline_ms,
             self.space.next_check_ms,
             self.cleaner.next_deadline_ms,
-            # With files in memory a step of compaction is done by the tick itself.
+            # With files in memory, `tick` itself runs a step of a compaction.
             0 if self.in_memory and self.cleaner.due else None,
         ):
             if at is not None and (earliest is None or at < earliest):
@@ -128,10 +129,10 @@ class LogDir:
         return earliest
 
     def tick(self, now_ms: int) -> None:
-        """Apply retention, write checkpoints, sync, look at the space and what to compact; each when it is due.
+        """Apply retention, write checkpoints, sync, check the space and the logs to compact, each when it is due.
 
         Raises:
-            OSError: The disk refuses; the directory is to be taken out of service.
+            OSError: A file operation failed. The directory has to go out of service.
         """
         self.logs.tick(now_ms)
         self.cleaner.tick(now_ms)

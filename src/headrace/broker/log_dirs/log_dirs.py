@@ -1,12 +1,12 @@
-"""The log directories of the broker: which are there, which are missing, where a new partition goes.
+"""The log directories of the broker, and the choice of a directory for a new partition.
 
-The first one also holds the metadata, and the broker's own topics. Any other may fail, or be absent at the start:
-its partitions are offline then. It cannot be found by looking where a partition lies, as one whose disk is absent
-looks like a new one and would begin empty; the metadata say it, by the directory's id. They also know under which path
-an id was seen last: a directory at that path which is empty is a disk that was not mounted.
+The first directory also holds the metadata and the internal topics. Any other directory may fail, or be missing at the
+start. Its partitions are offline then. The directory of a partition is stored in the metadata by its id: a search in
+the directories would not find a partition on a missing disk, and would begin an empty one. The metadata also has the
+last known path of each id. An empty directory at such a path is a disk that was not mounted.
 
-A topic may name a storage instead (`headrace.storage`). Each storage that is used is one more log directory, with logs,
-checkpoints and failures of its own, and an id made of its name. It is opened when a topic needs it first.
+A topic may name a storage instead (`headrace.storage`). Each storage in use is one more log directory, with logs,
+checkpoints and failures of its own, and an id that contains its name. It is opened when a topic needs it first.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ from headrace.errors import ConfigError, InvalidConfigError, StorageError
 from headrace.ports import Entropy, FileSystem, Journal, MetadataStore, OpenStorage, Put
 
 _STORAGE: Final = "storage:"
-"""With a storage's name: the id of its directory. Other ids have no colon."""
+"""The prefix of the directory id of a storage, before its name. Other ids have no colon."""
 
 
 def no_storages(name: str) -> FileSystem | None:
-    """Be the `OpenStorage` of a broker that has none besides its log directories."""
-    raise ConfigError(f"no storage is called {name!r}: this broker has only its own")
+    """Refuse every storage: the `OpenStorage` of a broker without storages."""
+    raise ConfigError(f"no storage is called {name!r}: this broker has only its data directories")
 
 
 @dataclass(frozen=True, slots=True)
 class UnusableDirectory:
-    """A log directory that could not even be opened, and why."""
+    """A log directory that could not be opened, and the error."""
 
     name: str
     error: OSError
 
 
 class LogDirs:
-    """The log directories, in the order in which they were named."""
+    """The log directories, in the order of the configuration."""
 
     __slots__ = (
         "_by_id",
@@ -70,17 +70,18 @@ class LogDirs:
         known_names: dict[str, str],
         open_storage: Callable[[str, str], LogDir | None],
     ) -> None:
-        """Take the directories.
+        """Take the opened directories.
 
         Args:
-            named: Their names, and None for what is missing.
-            known_names: The names by id that were seen ever.
-            open_storage: Opens the storage of a name, as a directory with an id; None if the name means the others.
+            named: The directories by name; None for a missing one.
+            known_names: The last known names of all directory ids.
+            open_storage: Opens the storage of a name as a directory with an id; None if the name means the data
+                directories.
         """
         self.named = list(named)
-        """The directories by name; those of storages in use come last."""
+        """The directories by name. Those of storages come last."""
         self.on_open: Callable[[LogDir], object] = lambda _: None
-        """Called with the directory of a storage that comes into use; its logs have to be loaded."""
+        """Called with the directory of a storage that was opened. The callee loads its logs."""
         self._open = open_storage
         self._serving = [log_dir for _, log_dir in named if log_dir is not None]
         self._own = list(self._serving)
@@ -90,16 +91,16 @@ class LogDirs:
         self._known_names = known_names
 
     def __iter__(self) -> Iterator[LogDir]:
-        """Iterate over those that were there at the start, also if they have failed since."""
+        """Iterate over the directories that were there at the start, including failed ones."""
         return iter(self._serving)
 
     @property
     def complete(self) -> bool:
-        """Whether all are there and serve."""
+        """Whether all directories are there and in service."""
         return all(log_dir is not None and log_dir.failure is None for _, log_dir in self.named)
 
     def find(self, directory_id: str) -> LogDir | None:
-        """Return the directory with an id ("" is the first), None if it is missing or has failed."""
+        """Return the directory with an id ("" is the first); None if it is missing or has failed."""
         log_dir = self._by_id.get(directory_id) if directory_id else self.first
         if log_dir is None and directory_id.startswith(_STORAGE):
             try:
@@ -109,14 +110,16 @@ class LogDirs:
         return None if log_dir is None or log_dir.failure is not None else log_dir
 
     def name_of(self, directory_id: str) -> str:
-        """Return what a directory is called, or was when it was seen last."""
+        """Return the present or last known name of a directory."""
         return self._known_names.get(directory_id, directory_id)
 
     def storage(self, name: str) -> str:
-        """Return the id of a storage's directory, which is opened if need be; "" if it means the broker's own ones.
+        """Return the directory id of a storage; "" if the name means the data directories.
+
+        The storage is opened if no topic has used it before.
 
         Raises:
-            InvalidConfigError: There is no such storage, or it cannot be used.
+            InvalidConfigError: The storage does not exist or cannot be used.
         """
         directory_id = f"{_STORAGE}{name}"
         if not name or directory_id in self._by_id:
@@ -134,15 +137,15 @@ class LogDirs:
         return directory_id
 
     def place(self, count: int, *, is_internal: bool, storage_id: str = "") -> list[str]:
-        """Choose directories for new partitions: where the fewest are, and where space is not short.
+        """Choose directories for new partitions: those with the fewest partitions among those with enough space.
 
         Args:
-            count: How many partitions.
-            is_internal: Whether they are of one of the broker's own topics.
-            storage_id: The id of the storage's directory if they have one.
+            count: The number of partitions.
+            is_internal: Whether the topic is internal.
+            storage_id: The directory id of the topic's storage; "" if it has none.
 
         Returns:
-            The id of each one's directory, "" for the first if there is only one.
+            The directory id of each partition; "" for the first directory if there is only one.
         """
         if storage_id.startswith(_STORAGE) and not is_internal:
             return [storage_id] * count
@@ -226,7 +229,7 @@ class _Opening:
         )
 
     def remember(self, log_dirs: Sequence[LogDir]) -> None:
-        """Have the metadata know where each directory is now."""
+        """Store the present name of each directory in the metadata."""
         names = self.names | {log_dir.directory_id: log_dir.name for log_dir in log_dirs}
         if names != self.names:
             self._metadata.commit([], [Put(self._key, encode(LogDirectoriesRecord(names)))])
@@ -246,11 +249,11 @@ def open_log_dirs(
     storages: OpenStorage = no_storages,
     shared: Shared | None = None,
 ) -> LogDirs:
-    """Claim all log directories; those further ones that cannot be used are missing from now on.
+    """Lock all log directories. A further directory that cannot be used counts as missing.
 
     Raises:
-        StorageError: One belongs to another broker, or two are copies of one.
-        OSError: The first one cannot be used.
+        StorageError: A directory belongs to another broker, or two are copies of one.
+        OSError: The first directory cannot be used.
     """
     opening = _Opening(
         config,

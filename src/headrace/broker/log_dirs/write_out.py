@@ -1,9 +1,12 @@
-"""Logs of durability `os` are written out before they are synced, so that who waits for a sync waits not for theirs.
+"""Writes out logs of durability `os` before their sync, so that other requests do not wait for it.
 
-(1) With `os` hundreds of megabytes may have been written since the last sync, (2) one group commit is in flight at a
-time, (3) a transaction that ends meanwhile waits, for the record of its coordinator, until all of them are on the disk.
-So a shell that has a thread for it syncs their files beside the group commits, and only then the logs take part in one,
-which finds next to nothing left. What fails here is not lost: a file that could not be synced refuses the next sync.
+Without this: (1) Clients write hundreds of megabytes with durability `os`. (2) A group commit syncs them; only one
+group commit is in flight at a time. (3) A transaction ends meanwhile. The record of its coordinator waits for the next
+group commit, until all these megabytes are on the disk.
+
+So a shell with a spare thread syncs the files of these logs beside the group commits. Afterwards the logs take part in
+a group commit, which has little left to write. An error in the thread is not lost: a file that could not be synced
+refuses the next sync.
 """
 
 from __future__ import annotations
@@ -16,22 +19,22 @@ from headrace.broker.log_dirs.log_dir import LogDir
 from headrace.core.log import PartitionLog
 
 _PASSES: Final = 2
-"""The second one takes what was appended during the first."""
+"""The number of passes. The second one writes what was appended during the first."""
 
 
 class WriteOut:
-    """The files of some logs. `run` may happen in any thread, at any time."""
+    """The files of some logs. `run` may be called in any thread, at any time."""
 
     disks = 1
 
     def __init__(self, logs: Iterable[tuple[LogDir, PartitionLog]]) -> None:
-        """Collect what lies in files by now and is not synced."""
+        """Collect the unsynced bytes that are in files now."""
         self.logs = list(logs)
         self._files = [file for _, log in self.logs for file in log.unsynced_files()]
 
     @property
     def tasks(self) -> list[WriteOut]:
-        """Itself: one file after another, for others want the disk, too."""
+        """The write-out itself: one file after another, because other work needs the disk, too."""
         return [self]
 
     def run(self) -> None:
@@ -43,10 +46,10 @@ class WriteOut:
 
 
 class WriteOuts:
-    """The write-outs of a broker's directories. A shell runs them as it runs group commits."""
+    """The write-outs of a broker's directories. A shell runs them like group commits."""
 
     def __init__(self, log_dirs: Iterable[LogDir]) -> None:
-        """Make logs wait here when they are due. The creator of this object has to run its write-outs."""
+        """Collect the due logs here. The creator of this object has to run the write-outs."""
         self._log_dirs = [log_dir for log_dir in log_dirs if not log_dir.in_memory]
         for log_dir in self._log_dirs:
             log_dir.background.waiting = {}
@@ -57,7 +60,7 @@ class WriteOuts:
         return any(log_dir.background.waiting for log_dir in self._log_dirs)
 
     def start_sync(self) -> WriteOut | None:
-        """Return what is to be written out, or None."""
+        """Return the logs to write out, or None."""
         due: list[tuple[LogDir, PartitionLog]] = []
         for log_dir in self._log_dirs:
             waiting, log_dir.background.waiting = log_dir.background.waiting or {}, {}
@@ -65,7 +68,7 @@ class WriteOuts:
         return WriteOut(due) if due else None
 
     def finish_sync(self, batch: Any, error: OSError | None, now_ms: int) -> None:  # noqa: ARG002 - of a group commit
-        """Have the logs take part in the next group commit, but for those that were deleted meanwhile."""
+        """Let the logs take part in the next group commit, except those that were deleted meanwhile."""
         for log_dir, log in batch.logs:
             if log_dir.logs.get(log.topic_partition) is log:
                 log_dir.logs.mark_dirty(log)

@@ -1,1 +1,1 @@
-"""The records of the metadata store, and their writer."""
+"""The records of the metadata store, and the writer of the store."""

@@ -31,7 +31,7 @@ def load_cluster_id(metadata: MetadataStore, entropy: Entropy) -> str:
 def begin_leader_epoch(metadata: MetadataStore, broker_id: int) -> int:
     """Begin the next leader epoch, and return it. Every start does so.
 
-    A client recognizes by the epoch that a crash has lost records that it had read (KIP-320).
+    By the epoch a client detects that a crash has lost records which the client had read (KIP-320).
     """
     key = f"{BROKER_EPOCHS}{broker_id}"
     entry = metadata.get(key)

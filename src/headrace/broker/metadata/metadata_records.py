@@ -1,21 +1,16 @@
-"""The values under the keys of the metadata store: JSON with a format number, checked when read.
+"""The values under the keys of the metadata store: JSON with a format number, which is checked when a value is read.
 
-meta/cluster_id         the cluster's id
-topics/<name>           topic id, replicas and log directory of each partition; that the key exists is what makes the
-                        topic exist
-config/topic/<name>     the settings that the topic has of its own
-config/group/<name>     the settings of a group, whose name is percent-encoded
-config/broker/<id>      the settings of one broker that were changed while it ran; "default" stands for all brokers
-acl/<digest>            an ACL; the digest is SHA-256 of the value
-quota/<entity>          the quotas of a user, of a client id, or of both together
-scram/<mechanism>/<user>  what is kept of a user's password, the name percent-encoded
-scram_secret            by which users that do not exist look like any other
-deleted/<topic id>      a deleted topic whose directories may still be there
-brokers/epoch/<id>      the leader epoch of this broker's partitions
-brokers/commit/<id>     the broker's last commit, see `headrace.broker.metadata.metadata_writer`
-brokers/directories/<id>  the log directories of this broker, if it ever had several: where each was seen last
-partitioner/<topic id>  see `headrace.streams.partitioners`
-pid_block               see `headrace.broker.coordinators.producer_ids`
+meta/cluster_id         the id of the cluster topics/<name>           topic id, replicas and log directory of each
+partition; the topic exists while this key exists config/topic/<name>     the topic's own settings config/group/<name>
+the settings of a group; the name is percent-encoded config/broker/<id>      the settings of one broker that were
+changed while it ran; "default" stands for all brokers acl/<digest>            an ACL; the digest is SHA-256 of the
+value quota/<entity>          the quotas of a user, of a client id, or of both together scram/<mechanism>/<user>  the
+stored keys of a user's password; the name is percent-encoded scram_secret            the secret for made-up credentials
+of users that do not exist deleted/<topic id>      a deleted topic whose directories may still exist brokers/epoch/<id>
+the leader epoch of this broker's partitions brokers/commit/<id>     the broker's last commit, see
+`headrace.broker.metadata.metadata_writer` brokers/directories/<id>  the last known names of this broker's log
+directories, if it ever had several partitioner/<topic id>  see `headrace.streams.partitioners` pid_block
+see `headrace.broker.coordinators.producer_ids`
 """
 
 from __future__ import annotations
@@ -46,17 +41,17 @@ FORMAT_WITH_DIRECTORIES: Final = 2
 
 
 class ClusterIdRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The cluster's id, 22 characters of base64."""
+    """The id of the cluster, 22 characters of base64."""
 
     cluster_id: str
     format: int = FORMAT
 
 
 class TopicRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A topic: its id in hexadecimal, and of each partition the brokers and the log directory that hold it.
+    """A topic: its id in hexadecimal, and the brokers and the log directory of each partition.
 
-    Format 1 has no directories: all partitions lie in the first one, where the metadata are. A broker that has only one
-    goes on writing it.
+    Format 1 has no directories: all partitions are in the first directory, which has the metadata. A broker with one
+    directory still writes format 1.
     """
 
     topic_id: str
@@ -68,7 +63,7 @@ class TopicRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def of(
         cls, topic_id: bytes, replicas: list[list[int]], directory_ids: Sequence[str]
     ) -> TopicRecord:
-        """Return a record in the oldest format that can express it; "" as a directory is the first one."""
+        """Return a record in the oldest format that can express it. "" as a directory is the first one."""
         if not any(directory_ids):
             return cls(topic_id.hex(), replicas)
         return cls(topic_id.hex(), replicas, FORMAT_WITH_DIRECTORIES, list(directory_ids))
@@ -89,7 +84,7 @@ class TopicConfigRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 
 class BrokerConfigRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings of a broker, or of all brokers, that were changed while they ran; under Kafka's names."""
+    """The settings of a broker, or of all brokers, that were changed while they ran, under Kafka's names."""
 
     settings: dict[str, str]
     format: int = FORMAT
@@ -103,7 +98,7 @@ class GroupConfigRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 
 class ClientQuotaRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The quotas of an entity, whose name for each type is null where it stands for `<default>`."""
+    """The quotas of an entity. For each type of the entity, a null name stands for `<default>`."""
 
     entity: dict[str, str | None]
     quotas: dict[str, float]
@@ -111,7 +106,7 @@ class ClientQuotaRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 
 class AclRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One ACL; type, pattern, operation and permission under Kafka's names."""
+    """One ACL. Type, pattern, operation and permission have Kafka's names."""
 
     resource_type: str
     resource_name: str
@@ -139,7 +134,7 @@ class AclRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Return the ACL.
 
         Raises:
-            StorageError: A name is none that this version knows. To leave the ACL out could allow what it denies.
+            StorageError: This version does not know a name. An ACL that was left out could be a denial.
         """
         try:
             return AclBinding(
@@ -156,7 +151,7 @@ class AclRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ScramRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The credential of a user for one SCRAM mechanism; salt and keys in hexadecimal."""
+    """The credential of a user for one SCRAM mechanism, with salt and keys in hexadecimal."""
 
     salt: str
     iterations: int
@@ -169,7 +164,7 @@ class ScramRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ScramSecretRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The secret, in hexadecimal."""
+    """The secret for made-up credentials, in hexadecimal."""
 
     secret: str
     format: int = FORMAT
@@ -179,7 +174,7 @@ class ScramSecretRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 
 class TombstoneRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A deleted topic: what its directories are called."""
+    """A deleted topic, with the names of its directories."""
 
     name: str
     partitions_count: int
@@ -187,7 +182,7 @@ class TombstoneRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LogDirectoriesRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The log directories of a broker: by id, what each was called when it was seen last."""
+    """The log directories of a broker: the last known name of each directory id."""
 
     names: dict[str, str]
     format: int = FORMAT
@@ -223,15 +218,15 @@ class _FormatOnly(msgspec.Struct, frozen=True):
 
 
 def encode(record: msgspec.Struct) -> bytes:
-    """Return the stored form of a record."""
+    """Encode a record for the store."""
     return msgspec.json.encode(record)
 
 
 def decode(entry: Entry, record_type: type[R]) -> R:
-    """Read a stored record.
+    """Decode a stored record.
 
     Raises:
-        StorageError: It is damaged, or of a format that this version does not know.
+        StorageError: The record is damaged, or of a format that this version does not know.
     """
     try:
         found = msgspec.json.decode(entry.value, type=_FormatOnly).format

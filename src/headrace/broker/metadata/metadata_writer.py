@@ -1,16 +1,16 @@
-"""Commits changes to the metadata store: one at a time, also if the store does not report the outcome.
+"""Commits changes to the metadata store, one at a time, even if the store does not report the outcome.
 
-A store over a network may take a commit and lose the answer (`Unknown`); the commit may even arrive later. So every
-commit also counts up this broker's own entry, from the version that the last one gave it. What became of a commit can
-then be read there, and a commit that has not arrived is made void by counting up once more:
+A store over a network may accept a commit and lose the response (`Unknown`). The commit may even arrive later. So every
+commit also increments an entry of this broker, and checks the version that the entry got from the last commit. The
+entry shows which commits were applied. A further increment makes a commit void that has not arrived:
 
-1. Commit 7 is sent, and the connection breaks. The entry says 6.
-2. Commit 8, which changes nothing else, is sent: it is applied, and the entry has another version.
-3. Commit 7 arrives, checks the version that the entry had at 6, and is refused.
+1. The broker sends commit 7, and the connection breaks. The entry says 6.
+2. The broker sends commit 8, which changes nothing else. The store applies it, and the entry has another version.
+3. Commit 7 arrives. It checks the version that the entry had at 6, and the store refuses it.
 
-Until this is settled nothing else is committed, and what the broker knows stays as it was: its caller's `applied` runs
-when the commit is known to be there, however late. A second process of the same broker counts up the entry as well,
-and is thereby the only one that can change anything.
+Until the outcome is known, the broker commits nothing else, and its state stays unchanged: `applied` is called when the
+commit is known to be stored, however late. A second process of the same broker increments the entry as well. Afterwards
+only that process can change anything.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from headrace.ports import (
 )
 
 BROKER_COMMITS: Final = "brokers/commit/"
-"""With the broker's id: its own entry."""
+"""The prefix of the broker's own entry, before its id."""
 RETRY_INTERVAL_MS: Final = 1_000
 _UNKNOWN: Final = (
     "whether a change of the metadata is stored is not known yet; look before you repeat it"
@@ -46,7 +46,7 @@ def _nothing() -> None:
 
 
 class _Commit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The stored value: which commit was the last one, and of which process."""
+    """The stored value: the number of the last commit, and the process that made it."""
 
     number: int
     process: str
@@ -54,7 +54,7 @@ class _Commit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MetadataWriter:
-    """The metadata store as one broker uses it."""
+    """The metadata store of one broker."""
 
     __slots__ = (
         "_applied",
@@ -70,7 +70,7 @@ class MetadataWriter:
     def __init__(
         self, store: MetadataStore, broker_id: int, process: bytes, journal: Journal
     ) -> None:
-        """Write as one process of a broker; `process` tells it from all others."""
+        """Write as one process of a broker. `process` is unique to it."""
         self._store = store
         self._process = process.hex()
         self._journal = journal
@@ -80,13 +80,13 @@ class MetadataWriter:
         self._applied: Callable[[], object] | None = None
         """The callback of commit `_number` while the outcome of that commit is unknown; None at other times."""
         self.next_deadline_ms: int | None = None
-        """When `tick` tries to find out."""
+        """The time at which `tick` tries to find out the outcome of a commit; None if no outcome is unknown."""
 
     def begin(self) -> None:
-        """Take over from earlier processes of this broker: their commits in flight become void.
+        """Take over from earlier processes of this broker. Their commits in flight become void.
 
         Raises:
-            StorageError: The store does not answer, or another process was faster.
+            StorageError: The store does not respond, or another process was faster.
         """
         entry = self._store.get(self._key)
         check = Check(self._key, "absent" if entry is None else entry.version)
@@ -102,7 +102,7 @@ class MetadataWriter:
         """Return one entry, or None.
 
         Raises:
-            ApiError: KAFKA_STORAGE_ERROR: the store does not answer.
+            ApiError: KAFKA_STORAGE_ERROR: the store does not respond.
         """
         try:
             return self._store.get(key)
@@ -113,7 +113,7 @@ class MetadataWriter:
         """Return all entries whose key starts with `prefix`, sorted by key.
 
         Raises:
-            StorageError: The store does not answer.
+            StorageError: The store does not respond.
         """
         return self._store.list(prefix)
 
@@ -123,13 +123,13 @@ class MetadataWriter:
         operations: Sequence[Put | Delete],
         applied: Callable[[], object] = _nothing,
     ) -> None:
-        """Apply all operations if all checks hold, and then call `applied`; both are done when this returns.
+        """Apply all operations if all checks hold, then call `applied`. Both are done on return.
 
         Raises:
-            Conflict: A check does not hold; nothing was changed, nor will be.
-            ApiError: KAFKA_STORAGE_ERROR: the same, because the store cannot be asked or another process of this broker
-                has begun. REQUEST_TIMED_OUT: nobody knows; if it is
-                stored, `applied` will have been called when this broker commits again.
+            Conflict: A check does not hold. Nothing was changed, and nothing will be.
+            ApiError: KAFKA_STORAGE_ERROR: nothing was changed, because the store does not respond or another process of
+                this broker has begun. REQUEST_TIMED_OUT: the outcome is unknown. If the commit is stored, `applied` is
+                called before this broker commits again.
         """
         if self._applied is not None:
             raise RequestTimedOutError(_UNKNOWN)
@@ -158,7 +158,7 @@ class MetadataWriter:
         applied()
 
     def tick(self, now_ms: int) -> None:
-        """Find out what became of a commit, if that is due."""
+        """Find out the outcome of a commit, if that is due."""
         if self.next_deadline_ms is None or now_ms < self.next_deadline_ms:
             return
         try:
@@ -166,7 +166,7 @@ class MetadataWriter:
         except (
             RequestTimedOutError,
             StorageUnavailableError,
-        ):  # the request that committed was answered before
+        ):  # the request of the commit has its response already
             if self._applied is not None:
                 self.next_deadline_ms = now_ms + RETRY_INTERVAL_MS
 
@@ -174,7 +174,7 @@ class MetadataWriter:
         """Settle commit `_number`: call its `applied`, or make it void.
 
         Raises:
-            ApiError: KAFKA_STORAGE_ERROR: it is void. REQUEST_TIMED_OUT: nobody knows yet.
+            ApiError: KAFKA_STORAGE_ERROR: the commit is void. REQUEST_TIMED_OUT: the outcome is still unknown.
         """
         self.next_deadline_ms = 0
         try:
@@ -192,15 +192,15 @@ class MetadataWriter:
             applied()
 
     def _settled(self) -> tuple[int, int]:
-        """Return the number of the last commit that is stored, and that version; what is not stored is void.
+        """Return the number of the last stored commit, and its version. Commits that are not stored become void.
 
         Raises:
-            StorageError: The store does not answer.
+            StorageError: The store does not respond.
             Conflict: Another process of this broker has begun.
         """
         self._store.barrier()
         if (last := self._last()) is None:
-            # Should the answer be lost again, the next attempt finds this number in the place of the other.
+            # If this response is lost as well, the next attempt finds this number.
             void = self._number + 1
             try:
                 check = Check(self._key, self._version)
@@ -211,7 +211,7 @@ class MetadataWriter:
         return last
 
     def _last(self) -> tuple[int, int] | None:
-        """Return number and version of the commit after the last one known, None while there is none."""
+        """Return number and version of the commit after the last known one; None while there is none."""
         entry = self._store.get(self._key)
         if entry is None or entry.version == self._version:
             return None

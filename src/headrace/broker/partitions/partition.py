@@ -101,7 +101,7 @@ class Partition:
     def read(
         self, offset: int, *, max_bytes: int, up_to: int, minimum_one: bool
     ) -> FileRange | None:
-        """Return whole batches from the one that holds `offset` on; see `PartitionLog.read`."""
+        """Return whole batches from the batch that contains `offset` on; see `PartitionLog.read`."""
         return self.log.read(offset, max_bytes=max_bytes, up_to=up_to, minimum_one=minimum_one)
 
     def select(
@@ -164,7 +164,7 @@ class Partition:
         return len(found)
 
     def check_leader_epoch(self, current_leader_epoch: int) -> None:
-        """Compare the leader epoch that a client knows with ours (KIP-320). With -1 the client names no epoch.
+        """Compare a client's leader epoch with the partition's (KIP-320). -1 stands for no epoch.
 
         Raises:
             ApiError: FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH.

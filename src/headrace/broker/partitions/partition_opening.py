@@ -25,9 +25,9 @@ class PartitionOpening:
         self._unopened: dict[tuple[Topic, int], None] = {}
         """The partitions whose files could not be opened."""
         self.pending = 0
-        """How many partitions are stored but not opened yet."""
+        """The number of partitions that are stored but not opened yet."""
         self.next_deadline_ms: int | None = None
-        """When `retry` tries again; None if there is nothing to retry."""
+        """The time of the next retry; None if there is nothing to retry."""
 
     def open_missing(self, topic: Topic, now_ms: int) -> Work[None]:
         """Open the missing partitions of a topic in steps, and then show all of them at once."""
@@ -73,8 +73,8 @@ class PartitionOpening:
 
         Args:
             now_ms: The time.
-            exists: Tells whether a topic still exists.
-            is_changing: Tells whether a request is changing the topic of a name.
+            exists: Returns whether a topic still exists.
+            is_changing: Returns whether a request is changing the topic of a name.
         """
         if self.next_deadline_ms is None or now_ms < self.next_deadline_ms:
             return []

@@ -173,7 +173,7 @@ class ReplicaManager:
             if crowded and now_ms is not None:
                 log_dir.relieve(now_ms)
         elif now_ms is not None:
-            log_dir.space.ran_out(error, size, now_ms)
+            return log_dir.space.ran_out(error, size, now_ms)
         return StorageUnavailableError(str(error))
 
     # Group commit

@@ -133,7 +133,7 @@ class Topics:
 
     @property
     def stored(self) -> int:
-        """How many topics are stored, including those that are not shown yet."""
+        """The number of stored topics, including those that are not shown yet."""
         return len(self._by_name) + len(self._new)
 
     @property
@@ -155,6 +155,21 @@ class Topics:
         if topic is None:
             raise UnknownTopicOrPartitionError(f"there is no topic {name[:300]!r}")
         return topic
+
+    def find_partition(self, name: str, index: int, current_leader_epoch: int) -> Partition:
+        """Return a partition that a consumer wants to read.
+
+        Args:
+            name: The name of the topic.
+            index: The number of the partition.
+            current_leader_epoch: The leader epoch that the client knows; -1 if it sends none.
+
+        Raises:
+            ApiError: The partition does not exist or is offline, or the client's leader epoch is another one.
+        """
+        partition = self.require(name).partition(index)
+        partition.check_leader_epoch(current_leader_epoch)
+        return partition
 
     def by_id(self, topic_id: bytes) -> Topic | None:
         """Return the topic with an id; None if there is none."""
@@ -429,7 +444,7 @@ class Topics:
     # Deletion
 
     def delete(self, topic: Topic) -> None:
-        """Delete a topic and its data. Both are durably gone on return.
+        """Delete a topic and its data. The deletion is durable on return.
 
         Raises:
             ApiError: KAFKA_STORAGE_ERROR. The next start completes the deletion.

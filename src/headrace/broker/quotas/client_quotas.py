@@ -1,16 +1,16 @@
-"""Client quotas: who may do how much, as it is stored, and whose quota counts for a request.
+"""Client quotas: the stored quotas of entities, and the quota that applies to a client.
 
-A quota belongs to an entity: a user, a client id, both together, or with `<default>` in the place of a name every one
-that has none of its own. What counts for a client is the first of these that has the quota in question:
+A quota belongs to an entity: a user, a client id, or both together. `<default>` in place of a name stands for all names
+without a quota of their own. The first of these entities that has the quota in question applies to a client:
 
     1. user and client id        4. user <default> and client id       7. client id
     2. user, client id <default> 5. both <default>                     8. client id <default>
     3. user                      6. user <default>
 
-Clients that come under 3 or 6 share what their user has; under 7 and 8 all users of a client id do.
+With 3 and 6 all clients of a user share the quota. With 7 and 8 all users of a client id share it.
 
-An address (ip), or `<default>` for every address without a quota of its own, has the number of connections that it may
-open in a second.
+The quota of an address (ip), or of `<default>` for all addresses without one, is the number of connections that the
+address may open in a second.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ CONSUMER_BYTE_RATE: Final = "consumer_byte_rate"
 REQUEST_PERCENTAGE: Final = "request_percentage"
 CONNECTION_CREATION_RATE: Final = "connection_creation_rate"
 _BOUNDS: Final = {PRODUCER_BYTE_RATE: 63, CONSUMER_BYTE_RATE: 63, REQUEST_PERCENTAGE: None}
-"""The quotas of clients; those that are whole numbers are below 2 to the power of this."""
+"""The quotas of clients. A quota that is a whole number is below 2 to the power of its value here."""
 _BOUNDS_OF_ADDRESSES: Final = {CONNECTION_CREATION_RATE: 31}
 _NOT_SUPPORTED: Final = "controller_mutation_rate"
 
 ENTITIES_LIMIT: Final = 10_000
-"""How many entities may have quotas."""
+"""The greatest number of entities with quotas."""
 _NAME_CHARACTERS_LIMIT: Final = 450
-"""Counted as the store's key spells a name, so that two of them fit into a key."""
+"""The length of the longest name, in characters of its form in keys of the store. Two such names fit into a key."""
 
 EntityParts = tuple[tuple[str, str | None], ...]
-"""An entity as requests name it: pairs of type and name, with the name None for `<default>`."""
+"""An entity in requests: pairs of type and name. The name None stands for `<default>`."""
 
 
 class _Default:
-    """`<default>` in the place of a name."""
+    """The name `<default>`, which stands for all names without a quota."""
 
     def __repr__(self) -> str:
         return "<default>"
@@ -65,16 +65,16 @@ Name = str | _Default | None
 
 
 class Entity(NamedTuple):
-    """Whom a quota belongs to; None where the type plays no part."""
+    """The owner of a quota; None for a type that the entity does not have."""
 
     user: Name = None
     client_id: Name = None
     ip: Name = None
-    """An address; no other type goes with it."""
+    """An address. An entity with an address has no other type."""
 
     @property
     def parts(self) -> EntityParts:
-        """The entity as requests and responses have it."""
+        """The entity in the form of requests and responses."""
         return tuple(
             (kind, None if isinstance(name, _Default) else name)
             for kind, name in ((USER, self.user), (CLIENT_ID, self.client_id), (IP, self.ip))
@@ -87,15 +87,15 @@ class Quota(NamedTuple):
 
     limit: float
     user: str | None
-    """With `client_id`: who shares it. None where all do."""
+    """The user whose clients share the quota, together with `client_id`. None if all users share it."""
     client_id: str | None
 
 
 def entity_of(parts: EntityParts) -> Entity:
-    """Read an entity of a request.
+    """Parse an entity of a request.
 
     Raises:
-        ApiError: INVALID_REQUEST: there is no such entity.
+        ApiError: INVALID_REQUEST: such an entity does not exist.
     """
     names: dict[str, Name] = {}
     for kind, name in parts:
@@ -107,9 +107,9 @@ def entity_of(parts: EntityParts) -> Entity:
             raise InvalidRequestError(f"the name of a {kind} is empty or too long")
         names[kind] = DEFAULT if name is None else name
     if not names:
-        raise InvalidRequestError("an entity of nothing")
+        raise InvalidRequestError("the entity has no parts")
     if IP in names and len(names) > 1:
-        raise InvalidRequestError("an ip goes with no user and no client-id")
+        raise InvalidRequestError("an entity with an ip has no user and no client-id")
     address = names.get(IP)
     if isinstance(address, str) and not canonical_address(address):
         raise InvalidRequestError(f"{address[:60]!r} is not an IP address")
@@ -118,7 +118,7 @@ def entity_of(parts: EntityParts) -> Entity:
 
 @lru_cache(2 * ENTITIES_LIMIT)
 def canonical_address(text: str) -> str:
-    """Return the usual spelling of an IP address, of an IPv4 one also where IPv6 spells it; "" if it is none."""
+    """Return the canonical form of an IP address; "" if it is none. An IPv4 address in IPv6 form becomes IPv4."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
@@ -128,7 +128,7 @@ def canonical_address(text: str) -> str:
 
 
 def check_quota(entity: Entity, name: str, value: float) -> None:
-    """Refuse a quota that does not exist, or a value that it cannot have.
+    """Refuse an unknown quota, or an invalid value.
 
     Raises:
         ApiError: INVALID_REQUEST.
@@ -147,7 +147,7 @@ def check_quota(entity: Entity, name: str, value: float) -> None:
 
 
 class ClientQuotas:
-    """All quotas, as they are stored and as they count."""
+    """All quotas, as they are stored and as they apply."""
 
     __slots__ = ("_connection_rates", "_entities", "_journal", "_metadata", "active")
 
@@ -158,13 +158,13 @@ class ClientQuotas:
         self._connection_rates: dict[str, float] = {}
         """The allowed connections per second by address; the key "" stands for all other addresses."""
         self.active = False
-        """Whether there is any quota of clients; where there is none, nothing is measured."""
+        """Whether any client quota exists. Otherwise the broker measures nothing."""
 
     def load(self) -> None:
-        """Read what is stored.
+        """Read the stored quotas.
 
         Raises:
-            StorageError: It cannot be read.
+            StorageError: A quota cannot be read.
         """
         for entry in self._metadata.list(CLIENT_QUOTAS):
             record = decode(entry, ClientQuotaRecord)
@@ -178,7 +178,7 @@ class ClientQuotas:
         self._count()
 
     def _count(self) -> None:
-        """Look anew at what there is, after a change."""
+        """Compute `active` and the rates of addresses again, after a change."""
         self.active = any(entity.ip is None for entity in self._entities)
         self._connection_rates = {
             canonical_address(entity.ip) if isinstance(entity.ip, str) else "": quotas[
@@ -196,10 +196,10 @@ class ClientQuotas:
         return self._entities.get(entity, {})
 
     def change(self, entity: Entity, quotas: Mapping[str, float]) -> None:
-        """Give an entity other quotas, or with an empty mapping none; durable and in force when this returns.
+        """Replace the quotas of an entity. An empty mapping removes them. The change is durable and in force on return.
 
         Raises:
-            ApiError: There are too many entities, or it could not be stored.
+            ApiError: There are too many entities, or the quotas could not be stored.
         """
         if quotas == self.get(entity):
             return
@@ -224,7 +224,7 @@ class ClientQuotas:
         self._metadata.commit([], [operation], count)
 
     def connection_rate(self, address: str) -> float | None:
-        """Return how many connections an address may open in a second; None if no quota says it."""
+        """Return how many connections an address may open in a second; None without a quota."""
         rates = self._connection_rates
         if not rates:
             return None
@@ -232,7 +232,7 @@ class ClientQuotas:
         return rates.get("") if own is None else own
 
     def find(self, name: str, user: str, client_id: str) -> Quota | None:
-        """Return what counts for a client, None if nothing does."""
+        """Return the quota that applies to a client; None if there is none."""
         for entity in (
             Entity(user, client_id),
             Entity(user, DEFAULT),
@@ -254,7 +254,7 @@ class ClientQuotas:
 
 
 def _key(entity: Entity) -> str:
-    # Names may hold anything; spelled like this no two entities have the same key, nor one that is too long.
+    # Names may contain anything. In this form no two entities have the same key, and no key is too long.
     words = [
         f"{kind}={'<default>' if name is None else quote(name, safe='')}"
         for kind, name in entity.parts

@@ -19,22 +19,20 @@ from typing import Any, Final, NamedTuple
 from headrace.broker.context import LatestTime, RequestContext
 from headrace.broker.quotas.client_quotas import (
     CONSUMER_BYTE_RATE,
-    PRODUCER_BYTE_RATE,
-    REQUEST_PERCENTAGE,
     ClientQuotas,
 )
 from headrace.broker.waiting.fetch_sessions import Fetch
 from headrace.core.deferred import Deferred
 from headrace.core.quota import SampledRate, TrackedRates, Windows
-from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.codec import Message
 from headrace.protocol.messages.fetch import FetchRequest, FetchResponse, FetchTopic
 
 TRACKED_LIMIT: Final = 10_000
-"""How many rates are kept, the latest used ones."""
+"""The greatest number of rates in memory: those that were used last."""
 _NAME_LIMIT: Final = 64
-"""Characters of a user's name or a client id that is kept as it is."""
-_PERCENT_SECONDS_PER_US: Final = 100 / 1_000_000
+"""The length of the longest user name or client id that is kept unchanged, in characters."""
+PERCENT_SECONDS_PER_US: Final = 100 / 1_000_000
+"""A microsecond of thread time in percent-seconds: a thread that works all the time uses 100 of them a second."""
 
 
 class Throttled(NamedTuple):
@@ -45,39 +43,44 @@ class Throttled(NamedTuple):
 
 
 class Client(NamedTuple):
-    """The client whose rates a request counts for."""
+    """The client to whose rates a request is charged."""
 
     user: str
-    """The name of the principal: ANONYMOUS where nobody has authenticated."""
+    """The name of the principal; ANONYMOUS without authentication."""
     client_id: str
 
 
 def _shortened(name: str | None) -> str | None:
-    """Return a name, or what stands for it if it is long: a key is kept for each of ten thousand clients."""
+    """Return a name, or a digest of a long name: the memory of ten thousand keys is bounded."""
     if name is None or len(name) <= _NAME_LIMIT:
         return name
     return hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=32).hexdigest()
 
 
-def _client_of(context: RequestContext) -> Client:
+def client_of(context: RequestContext) -> Client:
+    """Return the client of a request."""
     return Client(context.session.principal.name, context.header.client_id or "")
 
 
 class Throttling:
     """The rates of all clients against their quotas."""
 
-    __slots__ = ("_quotas", "_rates", "_time", "_windows")
+    __slots__ = ("_quotas", "_rates", "_time", "windows")
 
     def __init__(self, quotas: ClientQuotas, windows: Windows, time: LatestTime) -> None:
         self._quotas = quotas
         self._time = time
-        self._windows = windows
+        self.windows = windows
+        """The number and the length of the windows over which rates are measured."""
         self._rates: TrackedRates[tuple[str, str | None, str | None]] = TrackedRates(
             partial(SampledRate, windows), TRACKED_LIMIT
         )
 
     def charge(self, name: str, client: Client, amount: float, now_ms: int) -> int:
-        """Add to a rate of a client; return the pause of the client in milliseconds, 0 if it is below the quota."""
+        """Add an amount to a rate of a client.
+
+        Return the pause of the client in milliseconds, 0 if it is below the quota.
+        """
         quota = self._quotas.find(name, client.user, client.client_id)
         if quota is None:
             return 0
@@ -85,50 +88,26 @@ class Throttling:
         rate.record(amount, now_ms)
         return rate.pause_ms(quota.limit, now_ms)
 
-    def throttle(
-        self,
-        context: RequestContext,
-        request: Message,
-        reply: Message | Deferred[Any] | None,
-        *,
-        request_bytes: int,
-        used_us: int,
-    ) -> Throttled:
-        """Charge a handled request to its client, and write the pause of the client into the reply."""
-        client, now_ms = _client_of(context), context.now_ms
-        pause_ms = 0
-        if request.API_KEY == ApiKey.PRODUCE:
-            pause_ms = self.charge(PRODUCER_BYTE_RATE, client, request_bytes, now_ms)
-        session = context.session
-        share = (used_us + session.unpaid_us) * _PERCENT_SECONDS_PER_US
-        session.unpaid_us = 0
-        by_time_ms = self.charge(REQUEST_PERCENTAGE, client, share, now_ms)
-        pause_ms = max(pause_ms, min(by_time_ms, self._windows.size_ms))
-        if isinstance(reply, Deferred):
-            return Throttled(reply.map(partial(_say, pause_ms)) if pause_ms else reply, pause_ms)
-        if reply is None:
-            return Throttled(None, pause_ms)
-        return Throttled(_say(pause_ms, reply), max(pause_ms, pause_in(reply)))
-
     def limit_fetch(self, context: RequestContext, request: FetchRequest, fetch: Fetch) -> Fetch:
         """Return a fetch that asks for no more bytes than the quota allows, and gets no records above the quota."""
-        client = _client_of(context)
+        client = client_of(context)
         quota = self._quotas.find(CONSUMER_BYTE_RATE, client.user, client.client_id)
         if quota is None:
             return fetch
-        number, size_ms = self._windows
+        number, size_ms = self.windows
         request.max_bytes = int(min(request.max_bytes, quota.limit * (number - 1) * size_ms / 1000))
         request.min_bytes = min(request.min_bytes, request.max_bytes)
         return _LimitedFetch(self, client, fetch, self._time)
 
 
 def pause_in(response: Message) -> int:
-    """Return the pause that a response asks its client for."""
+    """Return the pause that a response asks of its client, in milliseconds."""
     pause_ms: int = getattr(response, "throttle_time_ms", 0)
     return pause_ms
 
 
-def _say(pause_ms: int, response: Message) -> Message:
+def with_pause(pause_ms: int, response: Message) -> Message:
+    """Write a pause into a response, unless the response asks for a longer pause or has no field for one."""
     if pause_ms > pause_in(response) and hasattr(response, "throttle_time_ms"):
         response.throttle_time_ms = pause_ms
     return response
@@ -149,7 +128,7 @@ class _LimitedFetch:
         self.topics: Sequence[FetchTopic] = fetch.topics
 
     def finish(self, response: FetchResponse) -> FetchResponse:
-        """Answer as without a quota if that is within it, else nothing."""
+        """Return the response with its records if they are within the quota, otherwise a response without records."""
         charge, now_ms = self._throttling.charge, self._time.now_ms
         size = _records_bytes(response)
         pause_ms = charge(CONSUMER_BYTE_RATE, self._client, size, now_ms)

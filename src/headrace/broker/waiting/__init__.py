@@ -1,1 +1,1 @@
-"""Requests that are not answered at once: delayed requests, work in steps, fetch sessions."""
+"""Requests that get no response at once: delayed requests, work in steps, fetch sessions."""

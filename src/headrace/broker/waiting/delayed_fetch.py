@@ -1,8 +1,8 @@
 """Fetches that wait for data (long polls), and the bounds of their memory.
 
-A delayed fetch holds its request and an entry for each of its partitions. The memory of all delayed fetches is bounded,
-and the memory of the delayed fetches of one connection. At a bound the broker answers fetches early, with the records
-that there are. The client fetches again; its wait was only shorter.
+A delayed fetch has its request and an entry for each of its partitions in memory. The memory of all delayed fetches is
+bounded, and the memory of the delayed fetches of one connection. At a bound the broker completes fetches early, with
+the records that exist. The clients fetch again: only their wait was shorter.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The life of a session:
 
     1. The reader sends a full fetch with epoch 0, which asks for a session. With the response the broker stores the
-       partitions and their reported state under a new session id. If there is no room, the response has the id 0, and
+       partitions and their reported state under a new session id. Without space the response has the id 0, and
        the reader continues with full fetches.
     2. The next fetch of the reader has the id and epoch 1. It names only partitions that are new, have another offset,
        or are removed. The broker reads all partitions in the order of the session. The response has the partitions with
@@ -16,7 +16,7 @@ A session belongs to the principal that began it. For other principals the sessi
 continue nor end it, and learn no names from it. (Apache Kafka relies on the id, which is random.)
 
 Partitions that gave records move to the end of the session's order, so that no partition starves when responses are
-full. The number of sessions is bounded, and the number of partitions in all sessions. If there is no room, the broker
+full. The number of sessions is bounded, and the number of partitions in all sessions. At a bound, the broker
 chooses the session to remove as Kafka does.
 """
 
@@ -65,7 +65,7 @@ def each_once(topics: list[FetchTopic]) -> list[FetchTopic]:
 
     As in Kafka, consecutive partitions of one topic are one entry, and a topic without partitions has no entry.
     """
-    if len(topics) == 1 and len(topics[0].partitions) == 1:  # a frequent case
+    if len(topics) == 1 and len(topics[0].partitions) == 1:  # the usual case
         return topics
     wanted: dict[Key, FetchPartition] = {}
     count = 0
@@ -118,7 +118,7 @@ class _Cached:
         mine.partition_max_bytes = wanted.partition_max_bytes
 
     def tell(self, data: PartitionData) -> bool:
-        """Store the state that is reported to the reader; return whether it differs from the last one."""
+        """Store the state that is reported to the reader. Return whether it differs from the last report."""
         failed = data.error_code != ErrorCode.NONE
         # After an error the partition is reported again as soon as it is read without error.
         high_watermark = _NO_HIGH_WATERMARK if failed else data.high_watermark
@@ -283,7 +283,7 @@ class FetchSessions:
         return None if session is None or session.owner != reader else session
 
     def create(self, request: FetchRequest, response: FetchResponse, reader: Principal) -> int:
-        """Store the partitions of a full fetch and its response. Return the new id, 0 if there is no room."""
+        """Store the partitions of a full fetch and its response. Return the new session id, 0 if there is no space."""
         size = sum(len(topic.partitions) for topic in request.topics)
         privileged = request.replica_id >= 0
         if not size or size + self._partitions_count > PARTITIONS_LIMIT or _has_long_names(request):
@@ -312,7 +312,7 @@ class FetchSessions:
         self._sessions[session.session_id] = session
 
     def _evict(self, size: int, *, privileged: bool) -> bool:
-        """Remove a session that is worth less than one of `size` partitions; return whether there was any."""
+        """Remove a session that is worth less than one of `size` partitions. Return whether there was one."""
         oldest = next(iter(self._sessions.values()))
         if self._latest_ms - oldest.last_used_ms > EVICTION_MS:
             self.remove(oldest.session_id)
@@ -370,7 +370,7 @@ class FullFetch:
         self.topics: Sequence[FetchTopic] = request.topics
 
     def finish(self, response: FetchResponse) -> FetchResponse:
-        """Return the whole response, with the id of a session if there is room for one."""
+        """Return the whole response, with the id of a session if there is space for one."""
         response.session_id = self._sessions.create(self._request, response, self._reader)
         return response
 
@@ -397,7 +397,7 @@ class IncrementalFetch:
         return answer
 
     def put_off(self) -> FetchResponse:
-        """Return a response without changes, though there may be some."""
+        """Return a response without changes. The next fetch returns the changes."""
         session = self._session
         code = ErrorCode.NONE
         if session.epoch != self._epoch:

@@ -26,7 +26,7 @@ class Watcher(Protocol):
 
     @property
     def partitions_count(self) -> int:
-        """How many partitions the fetch watches."""
+        """The number of partitions that the fetch watches."""
 
     def partition_changed(self, partition: WatchedPartition, /) -> object:
         """Check the partition: its high watermark has moved, or the partition is not served any more."""

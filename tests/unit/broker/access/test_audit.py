@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headrace.broker.access.audit import HIDDEN, shown_settings
-from headrace.broker.audited import RULES
+from headrace.broker.access.audit_rules import RULES
 from headrace.broker.context import RequestContext
 from headrace.broker.dispatch import APIS
 from headrace.broker.session import Session
@@ -344,5 +344,5 @@ def test_credentials_of_users(harness: BrokerHarness) -> None:
     assert "pppp" not in repr(upsertion)
 
 
-def test_what_authenticates_is_in_no_representation() -> None:
+def test_the_repr_of_a_sasl_request_contains_no_password() -> None:
     assert "hunter2" not in repr(SaslAuthenticateRequest(auth_bytes=b"\0alice\0hunter2"))

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from headrace.broker.context import CloseConnection
-from headrace.broker.session import LOCAL, NEVER_MS, Session
+from headrace.broker.session import LOCAL, Session
 from headrace.config.broker import parse_broker_config
 from headrace.config.listeners import SecurityProtocol
 from headrace.errors import ConfigError, ErrorCode
@@ -30,6 +30,7 @@ from headrace.security.oauthbearer import OAuthBearerClient
 from headrace.security.plain import PlainClient
 from headrace.security.principal import ANONYMOUS, Principal
 from headrace.security.scram import ScramClient, ScramMechanism
+from headrace.types import NEVER_MS
 from tests.fixtures.broker_harness import BrokerHarness
 
 SALT = b"0123456789abcdef"
@@ -143,7 +144,7 @@ def test_the_right_password_authenticates(connection, client):
 
 @pytest.mark.parametrize("name", ["alice", "nobody"])
 @pytest.mark.parametrize("kind", ["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"])
-def test_nobody_learns_whether_there_is_such_a_user(connection, name, kind):
+def test_clients_cannot_find_out_whether_a_user_exists(connection, name, kind):
     side = (
         PlainClient(name, "wrong")
         if kind == "PLAIN"
@@ -289,7 +290,7 @@ def test_a_listener_can_have_mechanisms_of_its_own():
 
 
 @pytest.mark.parametrize("session", [LOCAL, Session()])
-def test_where_there_is_no_sasl(harness, session):
+def test_sasl_requests_are_refused_on_a_listener_without_sasl(harness, session):
     answer = harness.send(SaslHandshakeRequest(mechanism="PLAIN"), 1, session=session).response
     assert answer.error_code == ErrorCode.ILLEGAL_SASL_STATE
     assert answer.mechanisms == []

@@ -97,9 +97,7 @@ def no_operations(monkeypatch: pytest.MonkeyPatch) -> None:
         "describe_topic_partitions",
     ):
         monkeypatch.setattr(f"headrace.broker.handlers.{module}.authorized_operations", _none)
-    monkeypatch.setattr(
-        "headrace.broker.requests.authorized_operations.authorized_operations", _none
-    )
+    monkeypatch.setattr("headrace.broker.access.authorized_operations.authorized_operations", _none)
 
 
 def _none(*_arguments: object) -> int:
@@ -200,7 +198,7 @@ def test_with_its_rights_it_goes_through(case: Case):
 
 
 @every_case
-def test_each_of_its_rights_counts(case: Case):
+def test_each_permission_of_an_api_is_required(case: Case):
     if len(case.needs) == 1 or case.hides:
         return
     for gone in case.needs:
@@ -210,7 +208,7 @@ def test_each_of_its_rights_counts(case: Case):
 
 
 @every_case
-def test_nobody_is_asked_with_the_authorizer_off(case: Case):
+def test_every_request_is_allowed_without_an_authorizer(case: Case):
     harness = BrokerHarness()
     assert isinstance(harness.broker.services.authorizer, Authorizer)
     assert not harness.broker.services.authorizer.active

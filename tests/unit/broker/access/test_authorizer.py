@@ -119,7 +119,7 @@ def test_stopping_a_member_needs_the_right_to_read_its_group(harness: BrokerHarn
     assert allowed.headrace_stop.error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_everything_is_refused_that_nobody_allowed(harness: BrokerHarness):
+def test_operations_without_a_permission_are_denied(harness: BrokerHarness):
     assert fetched(harness, as_user("alice")) == DENIED
     assert create(harness, creation()) == [0]
     assert fetched(harness, as_user("alice")) == 0
@@ -166,7 +166,7 @@ def warnings(harness: BrokerHarness) -> set[str]:
         ({}, None),
     ],
 )
-def test_what_cannot_be_meant_is_warned_of(settings, said):
+def test_unlikely_configurations_log_a_warning(settings, said):
     harness = BrokerHarness(**settings)
     harness.broker.services.authorizer.warn()
     assert warnings(harness) == {said} - {None}
@@ -179,7 +179,7 @@ def test_with_an_entry_somebody_may_do_something():
     assert not warnings(harness)
 
 
-def test_what_no_acl_names_can_be_for_everybody():
+def test_resources_without_acls_can_be_allowed_to_every_user():
     harness = BrokerHarness(**ON, allow_everyone_if_no_acl_found=True)
     harness.create_topic("t")
     harness.create_topic("other")
@@ -206,7 +206,7 @@ def test_what_no_acl_names_can_be_for_everybody():
     ],
     ids=str,
 )
-def test_what_is_no_acl_is_refused_by_itself(harness: BrokerHarness, fields: dict[str, Any]):
+def test_an_invalid_acl_is_refused_by_itself(harness: BrokerHarness, fields: dict[str, Any]):
     good = creation(principal="User:good")
     assert create(harness, good, creation(**fields), good) == [0, ErrorCode.INVALID_REQUEST, 0]
     assert len(describe(harness).resources) == 1
@@ -243,7 +243,7 @@ def test_acls_are_described_by_resource(harness: BrokerHarness):
     assert [r.resource_name for r in match.resources] == ["te"]
 
 
-def test_one_that_two_filters_mean_is_named_by_both(harness: BrokerHarness):
+def test_an_acl_that_two_filters_match_is_listed_for_both(harness: BrokerHarness):
     create(harness, creation(), creation(principal="User:bob"))
     one = delete_filter(principal_filter="User:alice")
     results = delete(harness, one, delete_filter())
@@ -399,14 +399,14 @@ def test_an_outcome_that_is_not_known_is_settled(fault: str):
     assert (fetched(harness, as_user("alice")) == 0) == counts
 
 
-def test_there_is_a_limit(harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch):
+def test_the_number_of_acls_is_bounded(harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(authorizer, "ACLS_LIMIT", 2)
     three = [creation(principal=f"User:{number}") for number in range(3)]
     assert create(harness, *three) == [0, 0, ErrorCode.POLICY_VIOLATION]
     assert create(harness, three[0]) == [0], "it is there already"
 
 
-def test_what_was_decided_is_remembered_and_forgotten(harness: BrokerHarness):
+def test_a_change_of_acls_discards_remembered_decisions(harness: BrokerHarness):
     alice = as_user("alice")
     fetched(harness, alice)
     create(harness, creation())
@@ -495,7 +495,7 @@ def test_topic_ids_are_no_secret_and_their_names_are(harness: BrokerHarness):
     assert (answer.error_code, answer.name) == (DENIED, None), base64.b64encode(topic.topic_id)
 
 
-def test_who_may_write_nowhere_is_audited_where_a_producer_introduces_itself(
+def test_a_denied_init_producer_id_is_audited(
     harness: BrokerHarness,
 ):
     harness.journal.lines.clear()

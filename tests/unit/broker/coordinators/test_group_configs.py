@@ -170,7 +170,7 @@ def test_synonyms_include_the_default(harness) -> None:
 
 @pytest.mark.parametrize("again", ["restart", "crash"])
 @pytest.mark.parametrize("group", ["g", "a/b é\n", "x" * 900])
-def test_what_a_group_is_attached_to_is_kept(harness, again, group) -> None:
+def test_the_attached_topics_of_a_group_survive_a_restart(harness, again, group) -> None:
     attach(harness, "a,b", group=group)
     getattr(harness, again)()
     assert values(harness, group) == {"headrace.topics": "a,b"}
@@ -193,7 +193,7 @@ def test_validating_changes_nothing(harness) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ([("headrace.topics", "a b")], "holds a character other than"),
+        ([("headrace.topics", "a b")], "has a character other than"),
         ([("headrace.pattern", "(")], "no regular expression"),
         ([("headrace.pattern", "(" * 1000)], "no regular expression"),
         ([("headrace.pattern", "a{99999999999999999999}")], "no regular expression"),
@@ -212,7 +212,7 @@ def test_validating_changes_nothing(harness) -> None:
         ([("share.auto.offset.reset", "latest")], "no share groups"),
     ],
 )
-def test_what_cannot_be_configured(harness, changes, message) -> None:
+def test_invalid_group_settings_are_refused_with_a_reason(harness, changes, message) -> None:
     code, told = change(harness, *changes)
     assert code == ErrorCode.INVALID_CONFIG
     assert message in told
@@ -225,7 +225,7 @@ def test_names_under_which_nothing_can_be_kept(harness, group) -> None:
     assert described(harness, group).error_code == ErrorCode.INVALID_REQUEST
 
 
-def test_there_is_a_limit_to_groups_with_a_configuration(harness, monkeypatch) -> None:
+def test_the_number_of_groups_with_a_configuration_is_bounded(harness, monkeypatch) -> None:
     monkeypatch.setattr("headrace.broker.coordinators.group_settings.GROUPS_LIMIT", 2)
     attach(harness, "a", group="g1")
     attach(harness, "a", group="g2")
@@ -233,7 +233,7 @@ def test_there_is_a_limit_to_groups_with_a_configuration(harness, monkeypatch) -
     attach(harness, "b", group="g2")
 
 
-def test_what_is_stored_and_no_longer_acceptable_is_an_error(harness) -> None:
+def test_an_invalid_stored_group_setting_stops_the_start(harness) -> None:
     attach(harness, "a")
     entry = harness.metadata.get("config/group/g")
     bad = entry.value.replace(b"headrace.topics", b"headrace.topicz")

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from headrace.broker import expressions
+from headrace.broker.bounds import expressions
 from headrace.broker.coordinators import group_topics
 from headrace.broker.coordinators.group_topics import GroupTopics, load_assignors
 from headrace.broker.waiting import steps
@@ -118,7 +118,7 @@ def test_no_more_than_so_many_expressions_are_evaluated_at_a_time(view, monkeypa
     assert view.matching("(a?){90}a{90}3").names is None
 
 
-def test_what_is_remembered_is_bounded_by_names_too(view, monkeypatch):
+def test_the_number_of_remembered_topic_names_is_bounded(view, monkeypatch):
     monkeypatch.setattr(group_topics, "_REMEMBERED_NAMES_LIMIT", 6)
     for regex in (".*", ".*.*", ".?.*"):
         assert len(known(view, regex)) == 3

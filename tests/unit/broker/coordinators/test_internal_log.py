@@ -21,7 +21,7 @@ def log(tmp_path) -> InternalLog:
     )
 
 
-def test_it_is_read_to_the_log_end_and_not_only_to_the_high_watermark(log, tmp_path):
+def test_an_internal_log_is_read_up_to_the_log_end_offset(log, tmp_path):
     assert log.append(0, batch(b"a"), 0) == 1
     assert log.append(0, batch(b"b"), 0) == 2
     assert log.high_watermark(0) == 0, "nothing was synced"

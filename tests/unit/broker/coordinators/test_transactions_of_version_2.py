@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headrace.broker.context import CloseConnection
-from headrace.broker.requests import transactional_batches
+from headrace.broker.coordinators import transactional_batches
 from headrace.broker.session import Session
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.add_partitions_to_txn import (
@@ -369,7 +369,7 @@ def test_a_transaction_goes_on_through_a_change_of_the_level(tmp_path: Any) -> N
     assert committed_values(harness) == [b"a", b"b"]
 
 
-def test_what_waits_for_its_transaction_has_a_bound(
+def test_the_batches_that_wait_for_their_transaction_are_bounded(
     harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transactional_batches, "WAITING_BYTES_MAX", 100)

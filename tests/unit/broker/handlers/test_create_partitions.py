@@ -93,7 +93,7 @@ def test_validate_only_changes_nothing(harness):
     ],
 )
 @pytest.mark.parametrize("validate_only", [False, True])
-def test_what_cannot_be_grown_says_why(harness, topic, error, validate_only):
+def test_a_topic_that_cannot_grow_has_an_error(harness, topic, error, validate_only):
     assert grow(harness, topic, validate_only=validate_only) == [(topic.name, error)]
     assert partitions(harness) == [0, 1]
 
@@ -133,7 +133,7 @@ def test_the_topic_of_offsets_cannot_be_grown():
     ]
 
 
-def test_what_was_deleted_meanwhile_is_gone(harness):
+def test_a_recreated_topic_does_not_get_the_partitions_of_the_deleted_one(harness):
     topic = harness.broker.services.topics.require("t")
     grow(harness, wanted("t", 4))
     harness.broker.services.topics.delete(topic)

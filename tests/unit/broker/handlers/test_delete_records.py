@@ -73,7 +73,7 @@ def test_whole_segments_below_it_are_removed_at_once(harness):
 
 
 @pytest.mark.parametrize("again", ["restart", "crash"])
-def test_it_is_durable_before_the_answer(harness, again):
+def test_deleted_records_stay_deleted_after_a_restart(harness, again):
     fill(harness)
     delete(harness, ("t", 0, 3), ("t", 1, -1))
     getattr(harness, again)()
@@ -122,7 +122,7 @@ def test_the_start_never_moves_back(harness):
         (("__consumer_offsets", 0, 0), ErrorCode.INVALID_TOPIC_EXCEPTION),
     ],
 )
-def test_what_cannot_be_deleted_says_why_and_the_others_are(harness, wanted, error):
+def test_a_refused_partition_does_not_stop_the_other_partitions(harness, wanted, error):
     fill(harness)
     harness.create_topic("compacted", cleanup_policy="compact")
     harness.call(FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]))
@@ -162,7 +162,7 @@ class FailingFiles(MemoryFileSystem):
         super().write_file(path, content)
 
 
-def test_what_could_not_be_made_durable_is_an_error_and_the_directory_fails():
+def test_a_deletion_that_is_not_durable_fails_the_directory():
     files = FailingFiles()
     harness = BrokerHarness(files=files)
     harness.create_topic("t")

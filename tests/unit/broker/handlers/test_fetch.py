@@ -148,7 +148,7 @@ def test_the_brokers_own_limit_holds_whatever_the_client_says():
 # Waiting
 
 
-def test_it_waits_until_there_is_data_and_is_woken_when_it_is_durable(harness):
+def test_a_fetch_waits_until_records_are_durable(harness):
     pending = harness.send(fetch_request(("t", 0, 0), ("t", 1, 0)))
     harness.send(produce_request("t", 1, batch(b"a")))
     assert not pending.done, "the batch is not durable yet"
@@ -164,7 +164,7 @@ def test_a_partition_that_is_not_watched_does_not_wake_it(harness):
     assert not pending.done
 
 
-def test_it_waits_for_min_bytes_over_all_partitions(harness):
+def test_a_fetch_waits_for_min_bytes_over_all_partitions(harness):
     size = len(batch(b"a" * 100))
     pending = harness.send(
         fetch_request(("t", 0, 0), ("t", 1, 0), min_bytes=3 * size, max_wait_ms=10_000)
@@ -186,7 +186,7 @@ def test_at_its_deadline_it_answers_what_there_is(harness):
 
 
 @pytest.mark.parametrize("happens", ["produce", "delete"])
-def test_what_happens_to_a_partition_between_two_steps_is_not_waited_for(harness, happens):
+def test_a_fetch_in_steps_does_not_wait_if_a_partition_has_changed(harness, happens):
     harness.create_topic("many", partitions=1_200)
     request = fetch_request(("t", 0, 0), *(("many", index, 0) for index in range(1_200)))
     request.max_wait_ms = 60_000
@@ -229,7 +229,7 @@ def test_any_error_is_answered_at_once(harness, wanted):
     assert harness.send(fetch_request(("t", 1, 0), wanted, max_wait_ms=60_000)).done
 
 
-def test_what_is_appended_after_it_began_to_wait_is_counted_once(harness):
+def test_a_delayed_fetch_counts_appended_bytes_once(harness):
     pending = harness.send(fetch_request(("t", 0, 0), min_bytes=100_000, max_wait_ms=60_000))
     for _ in range(5):
         harness.produce("t", b"a" * 10_000)

@@ -86,7 +86,7 @@ def test_offsets_are_deleted_for_good_when_the_answer_comes(harness):
     assert committed(harness) == [1]
 
 
-def test_each_topic_is_answered_once(harness):
+def test_a_topic_that_occurs_twice_has_one_result(harness):
     partitions = [OffsetDeleteRequestPartition(partition_index=index) for index in (9, 0, -1)]
     topics = [OffsetDeleteRequestTopic(name="t", partitions=partitions)]
     (topic,) = harness.call(OffsetDeleteRequest(group_id="g", topics=topics)).topics

@@ -166,7 +166,7 @@ def test_a_refused_join_names_no_protocol(broker, version, name):
     assert broker.join("stranger", version).protocol_name == name
 
 
-def test_everything_is_authorized_where_that_is_asked(broker):
+def test_a_described_group_has_all_authorized_operations_if_requested(broker):
     broker.joined()
     request = DescribeGroupsRequest(groups=["g"], include_authorized_operations=True)
     assert broker.call(request, 5).groups[0].authorized_operations == 3400
@@ -357,7 +357,7 @@ def test_deleting_a_topic_forgets_what_groups_have_committed_for_it(broker):
     assert broker.committed() == {("u", 0): 6}
 
 
-def test_what_is_written_can_be_consumed_from_the_internal_topic(broker):
+def test_a_consumer_can_read_the_records_of_the_offsets_topic(broker):
     joined = broker.joined()
     broker.synced(joined)
     broker.commit({("t", 0): 5}, generation_id_or_member_epoch=1, member_id=joined.member_id)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headrace.broker import expressions
+from headrace.broker.bounds import expressions
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.list_transactions import ListTransactionsRequest
 from tests.fixtures.broker_harness import BrokerHarness

@@ -119,7 +119,7 @@ def test_a_name_that_no_topic_may_have_is_refused(name: str):
     assert list(harness.metadata.list("topics/")) == []
 
 
-def test_one_bad_topic_does_not_spoil_the_others():
+def test_an_invalid_topic_does_not_affect_the_others():
     harness = BrokerHarness()
     response = ask(harness, "good", "b/ad", "good")
     assert [(t.name, t.error_code) for t in response.topics] == [
@@ -189,7 +189,7 @@ def test_topics_are_found_by_id_from_version_12_on():
     assert refused.error_code == ErrorCode.INVALID_REQUEST
 
 
-def test_everything_is_authorized_where_that_is_asked():
+def test_topics_and_cluster_have_all_authorized_operations_if_requested():
     request = MetadataRequest(
         topics=None,
         include_cluster_authorized_operations=True,

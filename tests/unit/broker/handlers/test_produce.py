@@ -133,7 +133,7 @@ def test_the_size_limit_is_the_topics(harness: BrokerHarness):
     assert harness.produce("small", b"a" * 200).error_code == ErrorCode.MESSAGE_TOO_LARGE
 
 
-def test_each_partition_is_answered_for_itself(harness: BrokerHarness):
+def test_each_partition_of_a_produce_has_its_own_result(harness: BrokerHarness):
     def data(index: int, records: bytes) -> PartitionProduceData:
         return PartitionProduceData(index=index, records=records)
 
@@ -283,7 +283,7 @@ def test_the_answer_comes_when_the_sync_has_finished_and_not_before(harness: Bro
     assert second.response.responses[0].partition_responses[0].base_offset == 1
 
 
-def test_nothing_is_visible_before_it_is_durable(harness: BrokerHarness):
+def test_records_are_not_visible_before_they_are_durable(harness: BrokerHarness):
     harness.produce("t", b"a")
     harness.send(produce_request("t", 0, batch(b"b")))
     fetched = harness.fetch("t", 0)
@@ -293,7 +293,7 @@ def test_nothing_is_visible_before_it_is_durable(harness: BrokerHarness):
     assert values(harness.fetch("t", 0).records) == [b"a", b"b"]
 
 
-def test_one_sync_answers_many(harness: BrokerHarness):
+def test_one_sync_completes_many_produces(harness: BrokerHarness):
     waiting = [harness.send(produce_request("t", i % 2, batch(b"a"))) for i in range(20)]
     assert harness.sync()
     assert all(pending.done for pending in waiting)

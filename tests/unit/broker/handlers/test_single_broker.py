@@ -85,7 +85,7 @@ def test_a_replica_is_in_the_directory_where_it_is_and_in_no_other(harness: Brok
     assert place(harness, 0) == here
 
 
-def test_what_lies_on_a_failed_disk_can_neither_stay_nor_be_led(
+def test_partitions_of_a_failed_directory_can_be_neither_moved_nor_led(
     harness: BrokerHarness, disks: list[Disk]
 ) -> None:
     index = next(each for each in (0, 1) if place(harness, each) == "/b")

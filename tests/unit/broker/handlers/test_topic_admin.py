@@ -106,7 +106,7 @@ def test_configs_are_kept_and_returned_with_their_source(harness):
     ],
 )
 @pytest.mark.parametrize("validate_only", [False, True])
-def test_what_cannot_be_created_says_why(harness, topic, error, validate_only):
+def test_a_refused_topic_has_an_error_message(harness, topic, error, validate_only):
     harness.create_topic("ex_ists")
     (result,) = create(harness, topic, validate_only=validate_only)
     assert ErrorCode(result.error_code) == error
@@ -249,7 +249,7 @@ def test_a_topic_is_named_in_one_way(harness, state):
     assert result.error_code == ErrorCode.INVALID_REQUEST
 
 
-def test_what_cannot_be_deleted(harness):
+def test_missing_and_internal_topics_cannot_be_deleted(harness):
     harness.broker.services.offsets_topic.ensure(harness.now_ms)
     missing, internal = delete(
         harness, DeleteTopicState(name="none"), DeleteTopicState(name="__consumer_offsets")

@@ -102,7 +102,7 @@ def test_a_compacted_topic_keeps_the_last_value_of_each_key(harness: BrokerHarne
     assert all_records(harness, "t") == records
 
 
-def test_how_far_a_log_is_clean_outlives_the_broker(tmp_path: Path) -> None:
+def test_a_restart_does_not_compact_a_clean_log_again(tmp_path: Path) -> None:
     harness = BrokerHarness(files=OsFileSystem(tmp_path))
     harness.create_topic("t", **COMPACT)
     for number in range(60):
@@ -120,7 +120,7 @@ def test_how_far_a_log_is_clean_outlives_the_broker(tmp_path: Path) -> None:
     assert values(harness.fetch("t", 59).records)[-1] == b"59"
 
 
-def test_how_often_logs_are_looked_at_can_change_while_the_broker_runs() -> None:
+def test_the_cleaner_backoff_can_be_changed_while_the_broker_runs() -> None:
     harness = BrokerHarness()
     harness.create_topic("t", **COMPACT)
     wait(harness)

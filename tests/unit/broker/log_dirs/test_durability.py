@@ -68,7 +68,7 @@ def described(harness: BrokerHarness, resource: str = "t", kind: int = TOPIC):
         ("fsync", {"headrace_durability": "os", "flush_messages": "1"}, True),
     ],
 )
-def test_who_waits_for_a_sync(broker, topic, expected):
+def test_the_durability_decides_whether_a_produce_waits_for_a_sync(broker, topic, expected):
     harness = BrokerHarness(durability=broker)
     harness.create_topic("t", **topic)
     assert waits(harness) == expected
@@ -85,7 +85,7 @@ def test_who_waits_for_a_sync(broker, topic, expected):
         ("os", {}, 30_000),
     ],
 )
-def test_what_was_acknowledged_before_is_synced_within_the_interval(broker, topic, milliseconds):
+def test_acknowledged_records_are_synced_within_the_interval(broker, topic, milliseconds):
     harness = BrokerHarness(durability=broker)
     harness.create_topic("t", **topic)
     for count in (1, 2, 3):
@@ -133,7 +133,7 @@ def test_a_topics_preset_counts_at_once_and_after_a_restart():
     assert not waits(harness)
 
 
-def test_who_waits_is_answered_when_the_topic_no_longer_asks_for_a_sync():
+def test_a_delayed_produce_completes_when_the_topic_no_longer_requires_a_sync():
     harness = BrokerHarness()
     harness.create_topic("t")
     pending = harness.send(produce_request("t", 0, batch(b"a")))

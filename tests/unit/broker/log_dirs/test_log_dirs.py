@@ -177,7 +177,7 @@ def test_asking_for_a_partition_lists_only_the_topics_that_have_it(harness):
 # What is written down
 
 
-def test_one_directory_is_written_down_as_ever():
+def test_a_broker_with_one_directory_stores_topics_in_format_1():
     harness = BrokerHarness(files=Disk("/one"))
     harness.create_topic("t", partitions=2)
     assert set(record(harness, "topics/t")) == {"topic_id", "partitions", "format"}
@@ -250,7 +250,7 @@ def test_a_directory_that_fails_takes_its_partitions_only(harness, disks, kind):
     assert harness.journal.events("error").count("log_directory_failed") == 1
 
 
-def test_what_a_failed_directory_holds_is_there_after_a_restart(harness, disks):
+def test_the_records_of_a_failed_directory_are_served_after_a_restart(harness, disks):
     disks[1].break_down("append")
     harness.produce("t", b"lost", partition=1)
     disks[1].error = None

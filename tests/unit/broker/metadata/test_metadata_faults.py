@@ -131,7 +131,7 @@ def assert_stored(harness: Harness) -> None:
 
 @every_change
 @pytest.mark.parametrize("fault", ["unavailable", "unknown and void", "unknown and late"])
-def test_what_is_not_stored_is_said_to_be_and_is_not_known(
+def test_a_change_that_is_not_stored_is_an_error_and_has_no_effect(
     harness: Harness, change: Change, fault: str
 ) -> None:
     before = known(harness)
@@ -145,7 +145,9 @@ def test_what_is_not_stored_is_said_to_be_and_is_not_known(
 
 
 @every_change
-def test_what_is_stored_without_an_answer_is_a_success(harness: Harness, change: Change) -> None:
+def test_a_change_that_is_stored_without_a_response_is_a_success(
+    harness: Harness, change: Change
+) -> None:
     before = known(harness)
     harness.metadata.faults = ["unknown and applied"]
     assert change(harness) == NONE

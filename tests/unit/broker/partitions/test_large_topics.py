@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.requests.broker_settings import change_settings
+from headrace.broker.config_alteration import change_settings
 from headrace.broker.session import Session
 from headrace.broker.waiting.steps import FIRST_BATCH_COST, PARTITION_OPENING_COST, STEP_COST
 from headrace.errors import ErrorCode

@@ -20,7 +20,7 @@ def test_the_first_second_is_spread_over_all_windows_but_one() -> None:
     assert rate.pause_ms(1000, START_MS + 500) == 500
 
 
-def test_what_is_older_than_all_windows_does_not_count() -> None:
+def test_amounts_older_than_all_windows_do_not_count() -> None:
     rate = SampledRate(WINDOWS)
     rate.record(5000, START_MS)
     assert rate.per_second(START_MS + 10_999) > 0
@@ -77,7 +77,7 @@ def test_a_pause_fits_into_its_field() -> None:
     assert rate.pause_ms(0.001, START_MS) == 2**31 - 1
 
 
-def test_one_window_is_enough() -> None:
+def test_a_rate_can_have_a_single_window() -> None:
     rate = SampledRate(Windows(1, 1000))
     rate.record(3000, START_MS)
     assert rate.pause_ms(1000, START_MS) == 2000

@@ -203,14 +203,14 @@ class TestWhatIsStored:
     @pytest.mark.parametrize(
         ("entity", "quotas", "reason"),
         [
-            ({}, {PRODUCER: 1}, "nothing"),
+            ({}, {PRODUCER: 1}, "no parts"),
             ({"topic": "t"}, {PRODUCER: 1}, "type"),
             ({"client-id": ""}, {PRODUCER: 1}, "empty"),
             ({"client-id": "c" * 451}, {PRODUCER: 1}, "too long"),
             ({"client-id": "\u20ac" * 51}, {PRODUCER: 1}, "too long"),
             ({"ip": "127.0.0.1"}, {"controller_mutation_rate": 1}, "not implemented"),
             ({"ip": "127.0.0.1"}, {PRODUCER: 1}, "no quota"),
-            ({"ip": "127.0.0.1", "user": "u"}, {CONNECTIONS: 1}, "goes with no user"),
+            ({"ip": "127.0.0.1", "user": "u"}, {CONNECTIONS: 1}, "has no user"),
             ({"ip": "localhost"}, {CONNECTIONS: 1}, "not an IP address"),
             ({"ip": "192.0.2.999"}, {CONNECTIONS: 1}, "not an IP address"),
             ({"ip": ""}, {CONNECTIONS: 1}, "empty"),
@@ -228,7 +228,7 @@ class TestWhatIsStored:
             ({"user": "u"}, {REQUEST: 5, CONSUMER: -1}, "greater than 0"),
         ],
     )
-    def test_what_is_refused(
+    def test_an_invalid_request_is_refused_with_a_reason(
         self, world: Harness, entity: Parts, quotas: Mapping[str, float], reason: str
     ) -> None:
         code, message = world.alter(entity, quotas)
@@ -313,7 +313,7 @@ class TestDescribe:
             ([("user", ANY, None), ("ip", ANY, None)], ErrorCode.INVALID_REQUEST),
         ],
     )
-    def test_what_is_refused(
+    def test_an_invalid_request_is_refused_with_a_reason(
         self, world: Harness, components: list[tuple[str, int, str | None]], code: ErrorCode
     ) -> None:
         response = world.filtered(*components)
@@ -348,7 +348,7 @@ class TestPrecedence:
         quotas.change(self.ORDER[-1], {})
         assert quotas.find(PRODUCER, "ANONYMOUS", "c") is None
 
-    def test_each_quota_is_looked_for_by_itself(self, world: Harness) -> None:
+    def test_each_kind_of_quota_is_looked_up_by_itself(self, world: Harness) -> None:
         quotas = world.broker.services.quotas
         quotas.change(self.ORDER[0], {PRODUCER: 1})
         quotas.change(self.ORDER[-1], {PRODUCER: 2, CONSUMER: 3})
@@ -370,7 +370,7 @@ def put(world: Harness, size: int, client_id: str | None = "test", **options: An
 
 
 class TestProduce:
-    def test_nobody_is_paused_without_quotas(self, world: Harness) -> None:
+    def test_clients_without_quotas_are_not_paused(self, world: Harness) -> None:
         assert put(world, 10**9).throttle_time_ms == 0
         world.set({"client-id": "other"}, **{PRODUCER: 1})
         assert put(world, 10**9).throttle_time_ms == 0
@@ -447,7 +447,7 @@ class TestFetch:
         third = limited.call(fetch_request(("flights", 0, 1)))
         assert third.responses[0].partitions[0].records
 
-    def test_it_is_put_off_and_not_lost_in_a_session(self, limited: Harness) -> None:
+    def test_a_fetch_session_returns_the_records_after_the_pause(self, limited: Harness) -> None:
         def fetch(session_id: int, epoch: int, *wanted: tuple[str, int, int]) -> Any:
             return limited.call(
                 fetch_request(
@@ -526,9 +526,7 @@ class TestRequestTime:
         world.send(produce_request("t", 0, batch(b"a"), acks=0))
         assert world.broker.pause_ms == 1000
 
-    def test_what_was_not_paid_for_yet_is_charged_with_the_next_request(
-        self, world: Harness
-    ) -> None:
+    def test_the_next_request_is_charged_for_unpaid_time(self, world: Harness) -> None:
         world.alter({"client-id": "test"}, {REQUEST: 5})
         world.broker.used_us = 0
         session = Session()

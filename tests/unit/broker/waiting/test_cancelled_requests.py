@@ -114,7 +114,7 @@ def test_the_records_of_a_produce_that_is_cancelled_stay(harness):
     assert not pending.done
 
 
-def test_what_an_administrator_did_is_in_the_audit_log_though_the_connection_closed(harness):
+def test_the_audit_log_has_a_deletion_whose_connection_was_closed(harness):
     harness.call(FindCoordinatorRequest(coordinator_keys=["g"], key_type=0))
     request = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=1000)
     handle = harness.broker.services.groups.forget_offsets
@@ -236,7 +236,7 @@ def test_a_fetch_that_is_too_large_to_wait_is_answered_at_once(harness):
     assert waits_for_nothing(harness)
 
 
-def test_when_all_wait_for_too_much_those_are_answered_who_hold_most(harness):
+def test_the_connections_with_most_delayed_fetches_are_answered_first(harness):
     waiting = WaitingFetches(16 * ONE_BYTES, 16 * ONE_BYTES)
     harness.replace_services(waiting_fetches=waiting)
     modest = [poll(harness, session=Session()) for _ in range(4)]

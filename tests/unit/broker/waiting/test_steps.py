@@ -55,7 +55,7 @@ def test_postponed_work_begins_with_a_tick() -> None:
     assert (answer.value, session.busy, steps.next_deadline_ms) == ("a", False, None)
 
 
-def test_requests_that_wait_for_a_step_take_turns() -> None:
+def test_requests_in_steps_take_turns() -> None:
     purgatory = Purgatory()
     steps = Steps(purgatory)
     done: list[str] = []
@@ -70,7 +70,7 @@ def test_requests_that_wait_for_a_step_take_turns() -> None:
     assert (first.value, second.value) == ("a", "b")
 
 
-def test_one_tick_does_no_more_than_one_step_for_all() -> None:
+def test_a_tick_does_the_work_of_one_step_for_all_requests() -> None:
     steps = Steps(Purgatory())
     done: list[str] = []
     for number in range(50):
@@ -135,7 +135,7 @@ def test_work_may_end_with_an_answer_that_is_not_ready() -> None:
     assert answer.value == "durable"
 
 
-def test_what_a_later_step_raises_is_the_outcome_and_what_the_first_raises_is_raised() -> None:
+def test_only_an_exception_of_a_later_step_is_returned_as_the_result() -> None:
     runner = Runner()
 
     def fails(pieces: int) -> Work[Any]:
@@ -183,7 +183,7 @@ def test_work_that_nobody_waits_for_ends_unless_it_changes_something(*, finishes
     assert not runner.session.busy
 
 
-def test_one_value_that_many_wait_for_brings_no_more_work_than_a_step() -> None:
+def test_a_value_for_many_requests_causes_no_more_work_than_one_step() -> None:
     purgatory = Purgatory()
     steps = Steps(purgatory)
     stored: Deferred[None] = Deferred()

@@ -1,4 +1,4 @@
-"""The differences between request versions, for the handlers of transactions."""
+"""The differences between versions of the transaction APIs, for their handlers."""
 
 from __future__ import annotations
 

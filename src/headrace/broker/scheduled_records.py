@@ -1,7 +1,7 @@
 """The schedules of partitions: a produce adds scheduled records to them, and the broker delivers the records when due.
 
 A partition has a schedule from its first scheduled record on. It keeps the schedule when the option of its topic is
-switched off: the broker still delivers the waiting records. The schedule is a directory of its own (`schedule_of`) in
+switched off: the broker still delivers the pending records. The schedule is a directory of its own (`schedule_of`) in
 the log directory of the partition. It is always synced before a record is acknowledged, and deleted with the topic.
 """
 
@@ -39,20 +39,20 @@ from headrace.records.refusal import produced_records
 from headrace.types import Buffer
 
 IN_MEMORY: Final = 1 << 20
-"""Most entries of waiting records in memory, over all schedules: about 70 bytes each."""
+"""The greatest number of entries of pending records in memory, over all schedules. An entry takes about 70 bytes."""
 LEAST_IN_MEMORY: Final = 1024
-"""However many schedules there are, each may have so many."""
+"""The number of entries that each schedule may have in memory, however many schedules there are."""
 REFRESH_INTERVAL_MS: Final = 60_000
 RETRY_INTERVAL_MS: Final = 1_000
-"""When what could not be released, for want of space, is tried again."""
+"""The time until records that could not be delivered for lack of space are tried again, in milliseconds."""
 
 RECORDS_AT_ONCE: Final = 4096
-"""After how many records, over all schedules, the rest of what is due has to wait for the next tick: some 20 ms."""
+"""The number of records, over all schedules, after which the rest waits for the next tick: some 20 ms of work."""
 _FIRST_OF_ALL: Final = -1
-"""The deadline of a schedule that was put off: before those of all that have been worked on."""
+"""The deadline of a schedule with records left over: it is served before all other schedules."""
 
 Scheduled = tuple[Partition, int]
-"""A schedule as a partition of its own, and the offset in it that has to be durable."""
+"""A schedule as a partition of its own, and the offset in it that has to become durable."""
 
 
 class Deliveries:
@@ -70,20 +70,20 @@ class Deliveries:
     )
 
     def __init__(self, replicas: ReplicaManager, loader: PartitionLoader, journal: Journal) -> None:
-        """Schedule for the partitions of `replicas`; `load` comes before the first append."""
+        """Begin without schedules for the partitions of `replicas`. `load` has to be called before the first append."""
         self._replicas = replicas
         self._loader = loader
         self._journal = journal
         self._schedules: dict[Partition, Schedule] = {}
         self._deadlines: Deadlines[Partition] = Deadlines()
         self._moved: dict[Partition, None] = {}
-        """Partitions of which a high watermark has moved, theirs or their schedule's."""
+        """The partitions whose high watermark, or the high watermark of their schedule, has moved."""
         self._refresh_ms: int | None = None
         self._reported = 0
-        """The number of waiting records in the last log event."""
+        """The number of pending records in the last log event."""
 
     def load(self, topics: Topics, now_ms: int) -> None:
-        """Open the schedules that there are."""
+        """Open the existing schedules."""
         for topic in topics:
             for partition in topic.partitions:
                 if partition is not None:
@@ -116,7 +116,7 @@ class Deliveries:
             self._not_served(partition, error)
             return None
         except OSError:
-            # Nothing is known of the releases before it is loaded, so none may be deleted.
+            # Until the schedule is loaded, its releases are unknown, so that none of them may be deleted.
             partition.log.keep_from = 0
             raise
         self._schedules[partition] = schedule
@@ -131,7 +131,7 @@ class Deliveries:
     def _not_served(self, partition: Partition, error: Exception) -> None:
         reason = str(error)
         if isinstance(error, StorageError):
-            # Which releases no mark covers is unknown: one that was deleted would come again after a repair.
+            # It is unknown which releases have no mark. A deleted one would be delivered again after a repair.
             partition.log.keep_from = 0
             partition.schedules = partition
             reason += "; until its schedule is repaired nothing of the partition is deleted"
@@ -144,13 +144,13 @@ class Deliveries:
     def append(
         self, partition: Partition, records: Buffer, now_ms: int
     ) -> tuple[AppendInfo, Scheduled | None]:
-        """Append a produced batch, and schedule those of its records that are delayed.
+        """Append a produced batch, and schedule those of its records that have a delivery time.
 
         Returns:
-            What became of it in the partition, and what has to be durable besides.
+            The result of the append in the partition, and the schedule that has to become durable as well.
 
         Raises:
-            ApiError: It is refused; nothing was scheduled.
+            ApiError: The batch is refused, and nothing was scheduled.
         """
         schedule = self._schedules.get(partition)
         divided = self._divide(partition, schedule, records, now_ms)
@@ -160,7 +160,7 @@ class Deliveries:
         if companion is None or len(divided.later) > companion.log.config.segment_bytes:
             raise ApiError(
                 ErrorCode.MESSAGE_TOO_LARGE if companion else ErrorCode.KAFKA_STORAGE_ERROR,
-                "the delayed records cannot be scheduled",
+                "the records with a delivery time cannot be scheduled",
             )
         if schedule is None:
             try:
@@ -177,7 +177,7 @@ class Deliveries:
     def _divide(
         self, partition: Partition, schedule: Schedule | None, records: Buffer, now_ms: int
     ) -> Divided | None:
-        """Divide a batch: a retry like the first attempt, whatever the topic's options are by now."""
+        """Divide a batch. A retry is divided like the first attempt, even if the options of the topic have changed."""
         if not may_be_delayed(records):
             return None
         repeats_divided = self._repeats_divided(partition, schedule, records, now_ms)
@@ -198,7 +198,7 @@ class Deliveries:
     def _repeats_divided(
         self, partition: Partition, schedule: Schedule | None, records: Buffer, now_ms: int
     ) -> bool | None:
-        """Whether the batch that this one repeats was divided; None if it repeats none, or nothing is left to tell."""
+        """Return whether the first attempt of this batch was divided; None if it is no retry, or that is unknown."""
         log, header = partition.log, BatchHeader.parse(records)
         first = log.producers.repeated(
             header.producer_id, header.producer_epoch, header.base_sequence, header.last_sequence
@@ -218,7 +218,7 @@ class Deliveries:
             return None
         if stored.is_control or stored.records_count == header.records_count:
             return stored.is_control
-        # Divided, or cleaned, or both.
+        # The batch was divided or cleaned, or both.
         check_produced(records, log.config, now_ms)
         try:
             delayed = delayed_of(header, records)
@@ -230,24 +230,24 @@ class Deliveries:
 
     @property
     def in_memory(self) -> int:
-        """How many entries of waiting records are in memory."""
+        """The number of entries of pending records in memory."""
         return sum(schedule.in_memory for schedule in self._schedules.values())
 
     # Time
 
     def advanced(self, partition: Partition) -> None:
-        """Take note that a high watermark has moved: of a partition with a schedule, or of the schedule itself."""
+        """Register that a high watermark has moved: of a partition with a schedule, or of the schedule itself."""
         owner = partition.schedules
         schedule = None if owner is None else self._schedules.get(owner)
         if owner is None or schedule is None:
             return
-        # Without a deadline, what is due next waits for its sync.
+        # Without a deadline, the next records due wait for the sync of the schedule.
         if schedule.unsettled or (schedule.pending and owner not in self._deadlines):
             self._moved[owner] = None
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When `tick` has something to do next."""
+        """The time at which `tick` has something to do next; None if there is no such time."""
         if self._moved:
             return 0
         earliest, refresh = self._deadlines.next_ms, self._refresh_ms
@@ -256,9 +256,9 @@ class Deliveries:
         return earliest
 
     def tick(self, now_ms: int) -> None:
-        """Release what is due."""
+        """Deliver the records that are due."""
         if not self._schedules:
-            if self._refresh_ms is not None:  # the last one has gone with its topic
+            if self._refresh_ms is not None:  # the topic of the last one was deleted
                 self._refresh_ms, self._moved, self._deadlines = None, {}, Deadlines()
             return
         moved, self._moved = self._moved, {}
@@ -282,7 +282,7 @@ class Deliveries:
         return self._schedules.get(partition)
 
     def _work(self, partition: Partition, schedule: Schedule, now_ms: int) -> int:
-        """Release what is due of one partition; return how many records that was about."""
+        """Deliver the due records of one partition. Return how many records were handled."""
         released = 0
         try:
             released = schedule.work(now_ms)
@@ -322,20 +322,21 @@ class Deliveries:
                 try:
                     schedule.refresh(now_ms)
                 except ApiError:
-                    continue  # without space there is no mark: another time
+                    continue  # without space the mark is written later
         if pending != self._reported:
             self._reported = pending
             self._journal.info("delayed_records", pending=pending, partitions=len(self._schedules))
 
-    # What is to be seen
+    # What clients can see
 
     def waiting(self, partition: Partition) -> tuple[int, int] | None:
-        """Return how many records of a partition wait and when the first is due, -1 without one.
+        """Return the number of pending records of a partition, and the first delivery time (-1 if there is none).
 
-        Both are -1 while the schedule is not served; None of a partition that has never delayed and does not now.
+        Both are -1 while the schedule is not served. The result is None for a partition that never had scheduled
+        records and does not accept them.
 
         Raises:
-            ApiError: COORDINATOR_LOAD_IN_PROGRESS; the schedule is being read, after a start.
+            ApiError: COORDINATOR_LOAD_IN_PROGRESS: the broker is still reading the schedule after a start.
         """
         schedule = self._schedules.get(partition)
         if schedule is None:
@@ -344,12 +345,13 @@ class Deliveries:
             return None if partition.max_delay_ms is None else (0, -1)
         if not schedule.loaded:
             raise ApiError(
-                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "what waits is still being counted"
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+                "the scheduled records are still being counted",
             )
         earliest_ms = schedule.earliest_ms
         return schedule.pending, -1 if earliest_ms is None else earliest_ms
 
     def pending(self, partition: Partition) -> int:
-        """Return how many records of a partition wait."""
+        """Return how many records of a partition are pending."""
         schedule = self._schedules.get(partition)
         return 0 if schedule is None else schedule.pending

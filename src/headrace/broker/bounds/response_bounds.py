@@ -2,7 +2,7 @@
 
 The number of names in a request is bounded, but the state stored under a name may be large. A response has at least one
 part (a group, a transactional id, a partition), whatever its size. When its parts exceed `ANSWER_BYTES` together, each
-further part is an error that clients retry: they ask again for these parts alone.
+further part is an error that clients retry, with a request for these parts alone.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ ANSWER_ENTRIES: Final = 100_000
 def within_bounds(
     parts: Iterable[T], size_of: Callable[[T], int], refused: Callable[[T], T]
 ) -> Iterator[T]:
-    """Yield the parts of a response as long as there is room, then an error for each further part.
+    """Yield the parts of a response up to the bound, then an error for each further part.
 
     Args:
         parts: The parts.
-        size_of: Returns about how many bytes a part takes.
+        size_of: Returns the approximate size of a part in bytes.
         refused: Returns the error that replaces a part.
     """
     size = 0

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from headrace.broker.bounds.request_pieces import OFFSETS_A_PIECE, in_pieces, joined
+from headrace.broker.coordinators.topic_deletion import delete_topic_in_steps
 from headrace.broker.handlers.delete_acls import ACLS_AN_ANSWER
-from headrace.broker.requests.pieces import OFFSETS_A_PIECE, in_pieces, joined
-from headrace.broker.requests.topic_deletion import delete_topic_in_steps
 from headrace.broker.session import Session
 from headrace.broker.waiting.steps import finished
 from headrace.errors import ErrorCode
@@ -235,7 +235,8 @@ def test_offsets_of_a_deleted_topic_are_forgotten_in_steps_and_those_of_the_next
         answered(harness, request, 9)
     groups = harness.broker.services.groups
     topic = harness.broker.services.topics.require("t")
-    deletion = delete_topic_in_steps(harness.broker.services, topic, harness.now_ms)
+    services = harness.broker.services
+    deletion = delete_topic_in_steps(services.topics, services.groups, topic, harness.now_ms)
     next(deletion)
     counts = [groups.offsets_count(group) for group in "abc"]
     assert counts == [0, MANY, MANY]

@@ -1,15 +1,15 @@
 """The authorized operations that some responses report.
 
-Each number is a set of operations, one bit each at the place that Kafka's `AclOperation` gives it. Tools hide what is
-not in the set, and an empty or unknown one hides everything.
+Each number is a set of operations: the bit of an operation has the number of Kafka's `AclOperation`. Tools hide the
+operations that are not in the set. An empty or unknown set hides all.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from headrace.broker.access.permissions import Permissions
 from headrace.broker.context import RequestContext
-from headrace.broker.services import Services
 from headrace.broker.waiting.steps import ENTRY_COST
 from headrace.security.acls import CLUSTER_NAME, Operation, ResourceType
 
@@ -41,18 +41,18 @@ _OPERATIONS: Final = {
 
 
 def authorized_operations(
-    services: Services, context: RequestContext, resource_type: ResourceType, name: str
+    permissions: Permissions, context: RequestContext, resource_type: ResourceType, name: str
 ) -> int:
     """Return the set of operations on a resource for which the client is authorized."""
     return sum(
         1 << operation
         for operation in _OPERATIONS[resource_type]
-        if services.permissions.allows(context, operation, resource_type, name, quietly=True)
+        if permissions.allows(context, operation, resource_type, name, quietly=True)
     )
 
 
-def cluster_operations(services: Services, context: RequestContext) -> int:
+def cluster_operations(permissions: Permissions, context: RequestContext) -> int:
     """Return the authorized operations on the cluster; the empty set if the client may not describe the cluster."""
-    if not services.permissions.allows(context, Operation.DESCRIBE, ResourceType.CLUSTER):
+    if not permissions.allows(context, Operation.DESCRIBE, ResourceType.CLUSTER):
         return 0
-    return authorized_operations(services, context, ResourceType.CLUSTER, CLUSTER_NAME)
+    return authorized_operations(permissions, context, ResourceType.CLUSTER, CLUSTER_NAME)

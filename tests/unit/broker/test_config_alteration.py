@@ -152,7 +152,7 @@ def test_settings_are_durable_before_the_answer(harness, again):
     ],
 )
 @pytest.mark.parametrize("validate_only", [False, True])
-def test_what_is_not_acceptable_changes_nothing(harness, changes, error, validate_only):
+def test_an_invalid_change_changes_nothing(harness, changes, error, validate_only):
     before = described(harness)
     assert change(harness, *changes, validate_only=validate_only) == error
     assert described(harness) == before
@@ -268,7 +268,7 @@ def test_retention_is_applied_at_the_next_look(harness):
     assert harness.fetch("t", 0).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-def test_how_often_retention_looks_is_as_configured():
+def test_retention_is_checked_at_the_configured_interval():
     harness = BrokerHarness(log_retention_check_interval_ms=10_000)
     harness.create_topic("t", retention_ms="1000")
     harness.advance(1)
@@ -326,7 +326,7 @@ def test_the_layers_count_in_kafkas_order(harness):
     assert described(harness)["retention.bytes"] == ("5000", STATIC)
 
 
-def test_what_was_set_for_all_brokers_is_described_under_the_empty_name(harness):
+def test_the_settings_of_all_brokers_are_described_under_the_empty_name(harness):
     change(harness, ("log.retention.ms", "77"), kind=BROKER, name="")
     assert described(harness, BROKER, "") == {"log.retention.ms": ("77", DYNAMIC_DEFAULT)}
     assert synonyms(harness, "log.retention.ms", BROKER, "") == [
@@ -357,7 +357,7 @@ def test_a_brokers_settings_are_durable(harness, again, name):
     ],
 )
 @pytest.mark.parametrize("resource", ["", "1"])
-def test_what_is_fixed_at_the_start_says_so(harness, name, resource):
+def test_a_change_of_a_static_setting_is_refused_with_its_name(harness, name, resource):
     config = IncrementalConfig(name=name, value="1", config_operation=SET)
     wanted = IncrementalResource(resource_type=BROKER, resource_name=resource, configs=[config])
     (response,) = harness.call(IncrementalAlterConfigsRequest(resources=[wanted])).responses
@@ -439,7 +439,7 @@ class RefusingStore:
 
 
 @pytest.mark.parametrize(("kind", "name"), [(TOPIC, "t"), (BROKER, "1"), (BROKER, "")])
-def test_what_could_not_be_stored_is_not_in_force(harness, kind, name):
+def test_settings_that_could_not_be_stored_are_not_in_force(harness, kind, name):
     store = RefusingStore(harness.metadata)
     harness.broker.services.metadata._store = store
     config = "max.message.bytes" if kind == TOPIC else "message.max.bytes"

@@ -1,4 +1,4 @@
-"""Requests about the offsets of very many partitions, divided into pieces that are handled one after the other."""
+"""Requests about the offsets of very many partitions, divided into pieces that are handled in order."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from copy import copy
 from typing import Any, Final, Protocol, TypeVar
 
 OFFSETS_A_PIECE: Final = 1_000
-"""Partitions of one piece."""
+"""The number of partitions and topics in one piece."""
 
 
 class TopicPart(Protocol):
@@ -21,12 +21,12 @@ T = TypeVar("T", bound=TopicPart)
 
 
 def is_long(topics: Sequence[TopicPart]) -> bool:
-    """Whether topics are to be divided."""
+    """Return whether topics have to be divided."""
     return len(topics) + sum(len(topic.partitions) for topic in topics) > OFFSETS_A_PIECE
 
 
 def in_pieces(topics: Sequence[T]) -> Iterator[list[T]]:
-    """Divide topics into lists that have `OFFSETS_A_PIECE` partitions and topics at most together."""
+    """Divide topics into lists, each with at most `OFFSETS_A_PIECE` partitions and topics together."""
     piece: list[T] = []
     room = OFFSETS_A_PIECE
     for topic in topics:
@@ -46,7 +46,7 @@ def in_pieces(topics: Sequence[T]) -> Iterator[list[T]]:
 
 
 def joined(first: list[T], second: list[T]) -> list[T]:
-    """Return the topics of the responses to two pieces; a topic that was divided is one again."""
+    """Join the topics of the responses to two pieces. A topic that was divided becomes one again."""
     if first and second and first[-1].name == second[0].name:
         first[-1].partitions += second[0].partitions
         second = second[1:]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from headrace.broker import scheduled_records
 from headrace.broker.partitions.partition import Partition
-from headrace.broker.scheduled import deliveries
 from headrace.core.log import LogManager, PartitionSpec
 from headrace.core.scheduled import schedule
 from headrace.core.scheduled.division import divide
@@ -148,7 +148,7 @@ def test_a_compressed_batch_is_looked_into(codec: Compression) -> None:
     assert world.values() == [b"x", b"later"]
 
 
-def test_what_was_due_before_it_came_is_delivered_at_once() -> None:
+def test_records_with_a_past_delivery_time_are_delivered_at_once() -> None:
     world = Harness()
     world.put(at(b"old", 5), at(b"older", 0), delayed(b"none", 0))
     world.pass_time(0)
@@ -224,7 +224,7 @@ def test_sequences_without_their_predecessors_are_refused_though_all_before_was_
     assert world.values() == [b"a"]
 
 
-def test_nothing_is_answered_before_the_schedule_is_synced() -> None:
+def test_a_produce_gets_its_response_after_the_sync_of_the_schedule() -> None:
     world = Harness()
     pending = world.send(produce_request("later", 0, records(delayed(b"a", 0))))
     world.advance(100)
@@ -250,9 +250,7 @@ def test_a_retry_of_which_only_the_schedule_has_nothing_waits_for_the_schedule()
     assert world.values() == [b"a"]
 
 
-def test_what_waits_is_there_after_a_crash_and_after_a_stop_and_what_came_does_not_come_again() -> (
-    None
-):
+def test_scheduled_records_are_delivered_once_across_crashes_and_restarts() -> None:
     world = Harness()
     world.put(*(delayed(b"%d" % number, number * 10) for number in range(10)))
     world.pass_time(35)
@@ -267,7 +265,7 @@ def test_what_waits_is_there_after_a_crash_and_after_a_stop_and_what_came_does_n
     assert len(world.values()) == 10
 
 
-def test_what_waits_comes_though_the_option_has_been_switched_off() -> None:
+def test_scheduled_records_are_delivered_after_the_option_is_switched_off() -> None:
     world = Harness()
     world.put(delayed(b"a", 500), delayed(b"b", 5000))
     config = AlterableConfig(name="headrace.delay.enable", config_operation=0, value="false")
@@ -423,8 +421,8 @@ def test_a_record_that_waits_comes_though_its_time_to_live_would_be_refused_by_n
 
 
 def test_many_schedules_share_what_may_be_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deliveries, "IN_MEMORY", 100)
-    monkeypatch.setattr(deliveries, "LEAST_IN_MEMORY", 4)
+    monkeypatch.setattr(scheduled_records, "IN_MEMORY", 100)
+    monkeypatch.setattr(scheduled_records, "LEAST_IN_MEMORY", 4)
     world = Harness()
     world.create_topic("wide", partitions=20, headrace_delay_enable="true")
     for _ in range(2):
@@ -446,7 +444,7 @@ def test_the_log_has_the_number_of_scheduled_records() -> None:
     assert told == [{"pending": 2, "partitions": 1}, {"pending": 1, "partitions": 1}]
 
 
-def test_what_is_not_needed_any_more_is_deleted_from_the_schedule() -> None:
+def test_the_schedule_deletes_delivered_records() -> None:
     world = Harness()
     for _ in range(3):
         world.put(*(delayed(b"x" * 1000, 10) for _ in range(100)))
@@ -535,7 +533,7 @@ def test_a_broker_whose_last_topic_that_delays_has_gone_has_nothing_left_to_do()
     assert world.values() == [b"b"]
 
 
-def test_what_stands_for_delayed_records_stays_where_records_expire() -> None:
+def test_placeholders_of_scheduled_records_do_not_expire() -> None:
     # A group that had committed 0 would have to begin anew, at the end perhaps.
     world = Harness()
     world.create_topic("dies", headrace_delay_enable="true", headrace_ttl_enable="true")
@@ -781,10 +779,10 @@ def test_while_a_schedule_is_damaged_nothing_is_deleted_and_no_retry_is_taken_fo
     assert world.values() == [b"a"]
 
 
-def test_what_is_due_in_many_partitions_is_released_some_at_a_time(
+def test_the_due_records_of_many_partitions_are_delivered_in_several_ticks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("headrace.broker.scheduled.deliveries.RECORDS_AT_ONCE", 4)
+    monkeypatch.setattr("headrace.broker.scheduled_records.RECORDS_AT_ONCE", 4)
     monkeypatch.setattr("headrace.core.scheduled.schedule.RELEASE_RECORDS", 2)
     world = Harness()
     world.create_topic("many", partitions=8, headrace_delay_enable="true")

@@ -10,7 +10,7 @@ from headrace.errors import ConfigError, InvalidConfigError, InvalidRequestError
 from headrace.protocol.config_operation import ConfigOperation
 
 
-class ConfigChange(NamedTuple):
+class RequestedChange(NamedTuple):
     """A requested change of one setting."""
 
     name: str
@@ -22,17 +22,18 @@ class ConfigChange(NamedTuple):
 
 def settings_after(
     before: Mapping[str, str],
-    changes: Iterable[ConfigChange],
+    changes: Iterable[RequestedChange],
     option: Callable[[str], Option],
     effective: Callable[[str], str],
 ) -> dict[str, str]:
-    """Return the settings after the changes.
+    """Apply changes to settings.
 
     Args:
-        before: The settings that the resource has of its own.
-        changes: What is to be changed.
-        option: Returns the option of a name, or raises if it cannot be changed.
-        effective: Returns the value in force of an option, which a list starts from that has no setting of its own.
+        before: The resource's own settings before the changes.
+        changes: The changes.
+        option: Returns the option of a name, or raises ConfigError if it cannot be changed.
+        effective: Returns the value of an option in force. A change of a list starts from it if the resource has no
+            value.
     """
     settings = dict(before)
     for change in changes:
@@ -41,7 +42,7 @@ def settings_after(
             described = option(name)
         except ConfigError as error:
             if change.operation == ConfigOperation.DELETE:
-                continue  # it is not there, which is all that was asked for; Kafka says so, too
+                continue  # there is nothing to delete; Kafka returns success, too
             raise InvalidConfigError(str(error)) from error
         if change.operation == ConfigOperation.DELETE:
             settings.pop(name, None)
@@ -60,7 +61,7 @@ def _words(text: str) -> list[str]:
 
 
 def _changed_list(
-    present: list[str], change: ConfigChange, described: Option, given: Iterable[str]
+    present: list[str], change: RequestedChange, described: Option, given: Iterable[str]
 ) -> str:
     if change.operation not in {ConfigOperation.APPEND, ConfigOperation.SUBTRACT}:
         raise InvalidRequestError(f"operation {change.operation} is not known")

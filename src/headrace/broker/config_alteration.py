@@ -1,8 +1,8 @@
-"""Changing configurations: what AlterConfigs and IncrementalAlterConfigs have in common.
+"""Changes of configurations, for the handlers of AlterConfigs and IncrementalAlterConfigs.
 
-A change is looked at as a whole before anything is stored: every name is known, every value acceptable. For topics and
-groups everything can be changed, for brokers what is dynamic. What is changed is durable and in force when the answer
-leaves; levels of loggers are in force, and not durable.
+A change is checked as a whole before anything is stored: every name must be known, and every value valid. All settings
+of topics and groups can be changed, and the dynamic settings of brokers. A change is durable and in force before the
+response is sent. The exception are levels of loggers: they are in force, but not durable.
 """
 
 from __future__ import annotations
@@ -11,19 +11,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
+from headrace.broker.configs.config_changes import RequestedChange, settings_after
 from headrace.broker.context import RequestContext
 from headrace.broker.coordinators.group_settings import (
     check_group_name,
     check_times,
     parse_settings,
 )
-from headrace.broker.requests import loggers
-from headrace.broker.requests.broker_settings import (
-    change_settings,
-    check_settings,
-    require_this_broker,
-)
-from headrace.broker.requests.config_changes import ConfigChange, settings_after
 from headrace.broker.services import Services
 from headrace.broker.topic_names import check_topic_name
 from headrace.broker.waiting.steps import CHECK_COST, CREATION_COST, Work
@@ -45,13 +39,14 @@ T = TypeVar("T")
 
 
 class Resource(NamedTuple):
-    """A resource, and what is to be changed."""
+    """The changes of one resource."""
 
     type: int
     name: str
-    changes: Sequence[ConfigChange]
+    changes: Sequence[RequestedChange]
     replaces: bool
-    """Whether what is not named goes back to its default (AlterConfigs), or stays (IncrementalAlterConfigs)."""
+    """Whether settings without a change get their defaults (AlterConfigs), or keep their values
+    (IncrementalAlterConfigs)."""
 
 
 def alter_all(
@@ -62,7 +57,7 @@ def alter_all(
     *,
     validate_only: bool,
 ) -> Work[list[T]]:
-    """Change every resource for itself, and return the responses in the same order."""
+    """Change each resource by itself, and return the results in the same order."""
     mentions = Counter((resource.type, resource.name) for resource in resources)
     responses = []
     for number, resource in enumerate(resources):
@@ -97,15 +92,15 @@ def _alter(services: Services, resource: Resource, *, validate_only: bool, now_m
     elif resource.type == ConfigResourceType.GROUP:
         _alter_group(services, resource, validate_only=validate_only, now_ms=now_ms)
     elif resource.type == ConfigResourceType.BROKER_LOGGER and not resource.replaces:
-        require_this_broker(services, resource.name)
-        loggers.alter(services, resource.changes, validate_only=validate_only)
+        services.settings.require_this_broker(resource.name)
+        services.settings.loggers.alter(resource.changes, validate_only=validate_only)
     else:
         raise InvalidRequestError(
-            f"resources of type {resource.type} have no configuration here that could be changed"
+            f"resources of type {resource.type} have no configuration that could be changed"
         )
 
 
-def _check_names(changes: Iterable[ConfigChange]) -> None:
+def _check_names(changes: Iterable[RequestedChange]) -> None:
     twice = [
         name for name, count in Counter(change.name for change in changes).items() if count > 1
     ]
@@ -140,7 +135,7 @@ def _topic_option(name: str) -> Option:
 def _alter_broker(services: Services, resource: Resource, *, validate_only: bool) -> None:
     all_brokers = not resource.name
     if not all_brokers:
-        require_this_broker(services, resource.name)
+        services.settings.require_this_broker(resource.name)
     layers = services.settings.layers
     present = layers.cluster if all_brokers else layers.broker
 
@@ -181,3 +176,30 @@ def _alter_group(
             services.groups.rebalance(
                 resource.name, "what the group is attached to changed", now_ms
             )
+
+
+def check_settings(services: Services, settings: Mapping[str, str], *, all_brokers: bool) -> None:
+    """Raise an error if the broker cannot accept these dynamic settings, or a topic could not inherit from them.
+
+    Args:
+        services: The services of the broker.
+        settings: All dynamic settings of this broker, or of all brokers.
+        all_brokers: Whether the settings are those of all brokers.
+
+    Raises:
+        ApiError: A setting is invalid.
+    """
+    layers = services.settings.changed(settings, all_brokers=all_brokers)
+    services.topics.check_defaults(layers.effective)
+
+
+def change_settings(services: Services, settings: Mapping[str, str], *, all_brokers: bool) -> None:
+    """Replace the dynamic settings of this broker, or of all brokers. They are durable and in force on return.
+
+    Raises:
+        ApiError: A setting is invalid, or the metadata store could not store the settings.
+    """
+    check_settings(services, settings, all_brokers=all_brokers)
+    services.settings.change(
+        settings, services.topics.broker_config_changed, all_brokers=all_brokers
+    )

@@ -1,87 +1,126 @@
-"""The audit log of administrative requests: one rule for each API that changes something.
+"""The audit rules: which changes a request has made, for each API by which administrators change something.
 
-A rule reads a request and its response, and yields the changes that were made: not the refused parts, and not the
-requests that only validate. `audited` wraps the rules around the handlers once. Other requests pay nothing for it, and
-no handler can forget it.
+A rule reads a request and its response, and yields the changes that were made. It yields nothing for the parts that
+were refused, and nothing for a request that only validates. `headrace.broker.dispatch` wraps the rules around the
+handlers once, at its import: a request of another API costs nothing more, and no handler can forget its rule.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import GeneratorType
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from headrace.broker.access.audit import Change, shown_settings
-from headrace.broker.context import RequestContext
-from headrace.broker.handler import Handler
-from headrace.broker.services import Services
-from headrace.broker.waiting.steps import ENTRY_COST, Work
 from headrace.config.broker import BROKER_OPTIONS
 from headrace.config.group import GROUP_OPTIONS
 from headrace.config.options import Option
 from headrace.config.resources import ConfigResourceType
 from headrace.config.topic import TOPIC_OPTIONS
-from headrace.core.deferred import Deferred
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+)
+from headrace.protocol.messages.alter_configs import (
+    AlterConfigsRequest,
+    AlterConfigsResource,
+    AlterConfigsResponse,
+)
+from headrace.protocol.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+)
+from headrace.protocol.messages.create_acls import (
+    AclCreation,
+    CreateAclsRequest,
+    CreateAclsResponse,
+)
+from headrace.protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+)
+from headrace.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from headrace.protocol.messages.delete_acls import (
+    DeleteAclsMatchingAcl,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+)
+from headrace.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
+from headrace.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
+from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from headrace.protocol.messages.incremental_alter_configs import (
+    AlterConfigsResource as IncrementalResource,
+)
+from headrace.protocol.messages.incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from headrace.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
+from headrace.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
+from headrace.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
+from headrace.protocol.messages.update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
+from headrace.protocol.messages.write_txn_markers import (
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
 from headrace.security import acls
 from headrace.security.scram import ScramMechanism
 
-Done = Iterator[tuple[Change, dict[str, object]]]
-Rule = Callable[[Any, Any], Done]
+Request_contra = TypeVar("Request_contra", contravariant=True)
+Response_contra = TypeVar("Response_contra", contravariant=True)
+Part = TypeVar("Part")
+Changes: TypeAlias = Iterator[tuple[Change, dict[str, object]]]
+"""The changes that a request has made: the kind of each change, and the fields of its event."""
 
-_ENTRY_COST: Final = 8 * ENTRY_COST
-"""The cost of an entry of the audit log."""
+
+class Rule(Protocol[Request_contra, Response_contra]):
+    """An audit rule of one API."""
+
+    def __call__(self, request: Request_contra, response: Response_contra, /) -> Changes:
+        """Yield the changes that a request has made."""
+
+
+class _Result(Protocol):
+    """One result in a response: for a part of the request."""
+
+    @property
+    def error_code(self) -> int: ...
+
+
+class _PartitionResults(Protocol):
+    """A topic of a response, with one result for each partition."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def partitions(self) -> Sequence[_PartitionResult]: ...
+
+
+class _PartitionResult(_Result, Protocol):
+    @property
+    def partition_index(self) -> int: ...
+
+
 _CONFIGURED: Final[Mapping[int, tuple[Change, str, Mapping[str, Option]]]] = {
     ConfigResourceType.TOPIC: ("topic_configured", "topic", TOPIC_OPTIONS),
     ConfigResourceType.BROKER: ("broker_configured", "broker", BROKER_OPTIONS),
     ConfigResourceType.GROUP: ("group_configured", "group", GROUP_OPTIONS),
 }
+"""The kind of the change, the field with the resource's name, and the options, by the type of the resource."""
 
 
-def audited(api_key: int, handle: Handler[Any, Any]) -> Handler[Any, Any]:
-    """Return a handler that also writes its changes to the audit log, if there is a rule for its API."""
-    rule = RULES.get(api_key)
-    if rule is None:
-        return handle
-
-    def handle_audited(services: Services, context: RequestContext, request: Any) -> Any:
-        def note(response: Any) -> Any:
-            for what, fields in rule(request, response):
-                services.audit.changed(context, what, **fields)
-            return response
-
-        def noted(reply: Any) -> Any:
-            if not isinstance(reply, Deferred):
-                return note(reply)
-            audited_reply: Deferred[Any] = Deferred()
-            # Not by `map`: the change is logged also if the connection of the client is closed before the response.
-            reply.on_done(lambda response: audited_reply.resolve(note(response)))
-            return audited_reply
-
-        def in_steps(steps: Work[Any]) -> Work[Any]:
-            reply = yield from steps
-            if isinstance(reply, Deferred):
-                return noted(reply)
-            for what, fields in rule(request, reply):
-                services.audit.changed(context, what, **fields)
-                yield _ENTRY_COST
-            return reply
-
-        reply = handle(services, context, request)
-        return in_steps(reply) if isinstance(reply, GeneratorType) else noted(reply)
-
-    return handle_audited
-
-
-def _done(wanted: Iterable[Any], results: Iterable[Any]) -> Iterator[Any]:
-    """Yield the parts of a request that succeeded, of a request that is answered part by part."""
+def _done(wanted: Iterable[Part], results: Iterable[_Result]) -> Iterator[Part]:
+    """Yield the parts of a request whose results are no errors."""
     for part, result in zip(wanted, results, strict=True):
         if result.error_code == ErrorCode.NONE:
             yield part
 
 
-def _create_topics(request: Any, response: Any) -> Done:
+def _create_topics(request: CreateTopicsRequest, response: CreateTopicsResponse) -> Changes:
     if request.validate_only:
         return
     settings = {
@@ -94,12 +133,14 @@ def _create_topics(request: Any, response: Any) -> Done:
         yield "topic_created", {"topic": result.name, "partitions": partitions, "settings": shown}
 
 
-def _delete_topics(_request: Any, response: Any) -> Done:
+def _delete_topics(_request: DeleteTopicsRequest, response: DeleteTopicsResponse) -> Changes:
     for result in _done(response.responses, response.responses):
         yield "topic_deleted", {"topic": result.name, "topic_id": bytes(result.topic_id).hex()}
 
 
-def _create_partitions(request: Any, response: Any) -> Done:
+def _create_partitions(
+    request: CreatePartitionsRequest, response: CreatePartitionsResponse
+) -> Changes:
     if request.validate_only:
         return
     counts = {wanted.name: wanted.count for wanted in request.topics}
@@ -107,10 +148,14 @@ def _create_partitions(request: Any, response: Any) -> Done:
         yield "partitions_created", {"topic": result.name, "partitions": counts[result.name]}
 
 
-def _alter_configs(request: Any, response: Any) -> Done:
+def _alter_configs(
+    request: AlterConfigsRequest | IncrementalAlterConfigsRequest,
+    response: AlterConfigsResponse | IncrementalAlterConfigsResponse,
+) -> Changes:
     if request.validate_only:
         return
-    for wanted in _done(request.resources, response.responses):
+    resources: Sequence[AlterConfigsResource | IncrementalResource] = request.resources
+    for wanted in _done(resources, response.responses):
         given = {config.name: config.value for config in wanted.configs}
         if wanted.resource_type == ConfigResourceType.BROKER_LOGGER:
             yield "logger_configured", {"broker": wanted.resource_name, "settings": given}
@@ -119,7 +164,9 @@ def _alter_configs(request: Any, response: Any) -> Done:
         yield what, {kind: wanted.resource_name, "settings": shown_settings(given, options)}
 
 
-def _alter_client_quotas(request: Any, response: Any) -> Done:
+def _alter_client_quotas(
+    request: AlterClientQuotasRequest, response: AlterClientQuotasResponse
+) -> Changes:
     if request.validate_only:
         return
     for wanted in _done(request.entries, response.entries):
@@ -131,21 +178,21 @@ def _alter_client_quotas(request: Any, response: Any) -> Done:
         yield "quotas_altered", {"entity": entity, "quotas": quotas}
 
 
-def _delete_groups(_request: Any, response: Any) -> Done:
+def _delete_groups(_request: DeleteGroupsRequest, response: DeleteGroupsResponse) -> Changes:
     for result in _done(response.results, response.results):
         yield "group_deleted", {"group": result.group_id}
 
 
-def _leave_group(request: Any, response: Any) -> Done:
+def _leave_group(request: LeaveGroupRequest, response: LeaveGroupResponse) -> Changes:
     stop, stopped = request.headrace_stop, response.headrace_stop
     if stop is None or stop.again or stopped is None or stopped.error_code:
-        return  # members that leave or are removed, and questions how far a stop is
+        return  # members leave or are removed, or the client asks how far a stop has come
     yield "member_stopped", {"group": request.group_id, "member": stopped.member_id}
 
 
-def _offset_commit(request: Any, response: Any) -> Done:
+def _offset_commit(request: OffsetCommitRequest, response: OffsetCommitResponse) -> Changes:
     if request.member_id or request.generation_id_or_member_epoch >= 0:
-        return  # a member's own
+        return  # a member of the group commits its own offsets
     offsets = {
         f"{topic.name}-{partition.partition_index}": partition.committed_offset
         for topic in request.topics
@@ -156,13 +203,13 @@ def _offset_commit(request: Any, response: Any) -> Done:
         yield "offsets_set", {"group": request.group_id, "offsets": done}
 
 
-def _offset_delete(request: Any, response: Any) -> Done:
+def _offset_delete(request: OffsetDeleteRequest, response: OffsetDeleteResponse) -> Changes:
     deleted = _partitions(response.topics)
     if deleted:
         yield "offsets_deleted", {"group": request.group_id, "partitions": deleted}
 
 
-def _delete_records(request: Any, response: Any) -> Done:
+def _delete_records(request: DeleteRecordsRequest, response: DeleteRecordsResponse) -> Changes:
     offsets = {
         (topic.name, partition.partition_index): partition.offset
         for topic in request.topics
@@ -177,7 +224,9 @@ def _delete_records(request: Any, response: Any) -> Done:
             yield "records_deleted", {"topic": topic.name, "before_offset": before}
 
 
-def _write_txn_markers(request: Any, response: Any) -> Done:
+def _write_txn_markers(
+    request: WriteTxnMarkersRequest, response: WriteTxnMarkersResponse
+) -> Changes:
     for wanted, result in zip(request.markers, response.markers, strict=True):
         partitions = _partitions(result.topics)
         if partitions:
@@ -191,18 +240,18 @@ def _write_txn_markers(request: Any, response: Any) -> Done:
             )
 
 
-def _create_acls(request: Any, response: Any) -> Done:
+def _create_acls(request: CreateAclsRequest, response: CreateAclsResponse) -> Changes:
     for creation in _done(request.creations, response.results):
         yield "acl_created", _acl(creation, creation.resource_pattern_type)
 
 
-def _delete_acls(_request: Any, response: Any) -> Done:
+def _delete_acls(_request: DeleteAclsRequest, response: DeleteAclsResponse) -> Changes:
     for result in response.filter_results:
         for acl in _done(result.matching_acls, result.matching_acls):
             yield "acl_deleted", _acl(acl, acl.pattern_type)
 
 
-def _acl(entry: Any, pattern_type: int) -> dict[str, object]:
+def _acl(entry: AclCreation | DeleteAclsMatchingAcl, pattern_type: int) -> dict[str, object]:
     return {
         "permission": acls.Permission(entry.permission_type).name,
         "acl_principal": entry.principal,
@@ -214,9 +263,13 @@ def _acl(entry: Any, pattern_type: int) -> dict[str, object]:
     }
 
 
-def _alter_scram_credentials(request: Any, response: Any) -> Done:
+def _alter_scram_credentials(
+    request: AlterUserScramCredentialsRequest, response: AlterUserScramCredentialsResponse
+) -> Changes:
     changed = {result.user for result in _done(response.results, response.results)}
-    parts: list[tuple[Change, Any]] = [("credential_deleted", part) for part in request.deletions]
+    parts: list[tuple[Change, ScramCredentialDeletion | ScramCredentialUpsertion]] = [
+        ("credential_deleted", part) for part in request.deletions
+    ]
     parts += [("credential_set", part) for part in request.upsertions]
     for what, part in parts:
         if part.name in changed:
@@ -224,13 +277,13 @@ def _alter_scram_credentials(request: Any, response: Any) -> Done:
             yield what, {"user": part.name, "mechanism": mechanism}
 
 
-def _update_features(request: Any, response: Any) -> Done:
+def _update_features(request: UpdateFeaturesRequest, response: UpdateFeaturesResponse) -> Changes:
     if response.error_code == ErrorCode.NONE and not request.validate_only:
         levels = {update.feature: update.max_version_level for update in request.feature_updates}
         yield "features_updated", {"features": levels}
 
 
-def _partitions(topics: Sequence[Any]) -> list[str]:
+def _partitions(topics: Iterable[_PartitionResults]) -> list[str]:
     return [
         f"{topic.name}-{partition.partition_index}"
         for topic in topics
@@ -238,7 +291,7 @@ def _partitions(topics: Sequence[Any]) -> list[str]:
     ]
 
 
-RULES: Final[Mapping[int, Rule]] = {
+RULES: Final[Mapping[int, Rule[Any, Any]]] = {
     ApiKey.CREATE_TOPICS: _create_topics,
     ApiKey.DELETE_TOPICS: _delete_topics,
     ApiKey.CREATE_PARTITIONS: _create_partitions,
@@ -256,10 +309,4 @@ RULES: Final[Mapping[int, Rule]] = {
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _alter_scram_credentials,
     ApiKey.UPDATE_FEATURES: _update_features,
 }
-"""The APIs by which administrators change something."""
-CHANGING: Final = frozenset(RULES) | {
-    ApiKey.PRODUCE,
-    ApiKey.ADD_PARTITIONS_TO_TXN,
-    ApiKey.TXN_OFFSET_COMMIT,
-}
-"""The APIs that change stored state. Their requests are completed also if the connection of the client is closed."""
+"""The rules by API key. The requests of an API have one class, so that a rule gets what its signature says."""

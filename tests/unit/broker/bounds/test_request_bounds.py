@@ -57,7 +57,7 @@ def test_a_partition_does_not_remember_who_has_been_answered():
     assert len(partition.watchers) == 0
 
 
-def test_one_request_creates_only_so_many_topics():
+def test_a_metadata_request_creates_a_bounded_number_of_topics():
     harness = BrokerHarness()
     names = [f"t{number}" for number in range(CREATIONS_PER_REQUEST + 5)]
     request = MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in names])
@@ -110,7 +110,7 @@ def test_creations_by_one_request_are_made_in_steps():
     assert max(after - before for before, after in pairwise(created)) == most
 
 
-def test_one_request_describes_only_so_many_resources():
+def test_a_request_describes_a_bounded_number_of_resources():
     harness = BrokerHarness(max_topics_per_request=3)
     resources = []
     for number in range(5):
@@ -125,7 +125,7 @@ def test_one_request_describes_only_so_many_resources():
     assert [r.error_code for r in results] == [0, 0, 0, *[ErrorCode.POLICY_VIOLATION] * 2]
 
 
-def test_one_request_searches_a_partition_once():
+def test_a_list_offsets_request_searches_a_partition_once():
     harness = BrokerHarness()
     harness.create_topic("t")
     wanted = ListOffsetsPartition(partition_index=0, timestamp=5)

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
+from headrace.broker.bounds import response_bounds as answer_bounds
+from headrace.broker.bounds.response_bounds import within_bounds
 from headrace.broker.handlers import (
     consumer_group_describe,
     describe_producers,
     describe_transactions,
     offset_fetch,
 )
-from headrace.broker.requests import response_bounds as answer_bounds
-from headrace.broker.requests.response_bounds import within_bounds
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from headrace.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest

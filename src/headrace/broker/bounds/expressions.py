@@ -1,8 +1,9 @@
-"""Regular expressions of clients, within bounds.
+"""Regular expressions of clients, with bounds on their time.
 
-Expressions are RE2's: RE2 takes time in proportion to the text, whatever the expression. Python's `re` does not, so a
-client could stop the broker with a few characters; without `google-re2` expressions are refused. Expressions that are
-long, or that are compiled to many instructions, are refused too, because the time is in proportion to the instructions.
+The expressions are RE2's, because RE2 takes time in proportion to the text for every expression. With Python's `re` a
+client could block the broker with a few characters. So expressions are refused without `google-re2`. The time is also
+in proportion to the instructions of the compiled expression. So long expressions, and those with many instructions, are
+refused, too.
 """
 
 from __future__ import annotations

@@ -38,5 +38,5 @@ def filter_of(wanted: DescribeAclsRequest | DeleteAclsFilter) -> AclFilter:
         Permission(wanted.permission_type),
     )
     if acl_filter.is_unknown:
-        raise InvalidRequestError("the filter holds a number that has no meaning here")
+        raise InvalidRequestError("the filter has an unknown number")
     return acl_filter

@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from headrace.broker.coordinators.transactions import WriteErrors
+from headrace.broker.coordinators.transactions import Transactions, WriteErrors
 from headrace.broker.partitions.partition import Partition
-from headrace.broker.services import Services
 from headrace.broker.waiting.steps import ENTRY_COST, FIRST_BATCH_COST, STEP_COST, Work
 from headrace.core.coordinator.runtime import Reply
 from headrace.core.coordinator.transaction.producers import ProducerIdAndEpoch
@@ -49,7 +48,7 @@ class Entering(NamedTuple):
     partition: Partition
     records: bytes
     append: Callable[[Buffer | ApiError], None]
-    """Called with the batch when it may be appended, or with the error if it may not."""
+    """Called with the batch when it may be appended, or with the error otherwise."""
     cost: int
     """The cost of appending the batch, in the unit of `Steps`."""
 
@@ -57,10 +56,12 @@ class Entering(NamedTuple):
 class TransactionalBatches:
     """The transactional batches that one Produce request contains."""
 
-    __slots__ = ("_adds", "_entering", "_errors", "_producer", "_services", "_transactional_id")
+    __slots__ = ("_adds", "_entering", "_errors", "_producer", "_transactional_id", "_transactions")
 
-    def __init__(self, services: Services, transactional_id: str | None, version: int) -> None:
-        self._services = services
+    def __init__(
+        self, transactions: Transactions, transactional_id: str | None, version: int
+    ) -> None:
+        self._transactions = transactions
         self._transactional_id = transactional_id
         self._adds = version >= _ADDING_VERSION
         classic = _ABORTABLE if version >= _ABORTABLE_VERSION else _CLASSIC
@@ -69,23 +70,23 @@ class TransactionalBatches:
         self._producer: ProducerIdAndEpoch | None = None
 
     def __bool__(self) -> bool:
-        """Whether some batches have to wait."""
+        """Return whether some batches have to wait."""
         return bool(self._entering)
 
     @property
     def are_many(self) -> bool:
-        """Whether so many wait, those of other requests included, that one step should not append all of them."""
-        return self._services.transactions.waiting_cost > STEP_COST
+        """Whether one step should not append all waiting batches, including those of other requests."""
+        return self._transactions.waiting_cost > STEP_COST
 
     def may_append(self, partition: Partition, records: Buffer) -> bool:
-        """Tell whether a batch may be appended, at once; false if its partition has to be added before.
+        """Return whether a batch may be appended at once; false if its partition has to be added first.
 
         Raises:
-            ApiError: It may not at all.
+            ApiError: The batch must not be appended.
         """
         fields = unpack_header(records)
         if fields[ATTRIBUTES] & CONTROL_FLAG or fields[CRC] != batch_crc(records, 0, len(records)):
-            return True  # the log refuses it, and says why
+            return True  # the log refuses the batch with a precise error
         if self._transactional_id is None:
             raise ApiError(
                 ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
@@ -97,7 +98,7 @@ class TransactionalBatches:
             ProducerIdAndEpoch(fields[PRODUCER_ID], fields[PRODUCER_EPOCH]),
             partition.topic_partition,
         )
-        transactions = self._services.transactions
+        transactions = self._transactions
         known = partition.log.producers.get(producer.producer_id)
         if known is not None and known.epoch > producer.producer_epoch:
             return True  # as above
@@ -108,19 +109,19 @@ class TransactionalBatches:
         if error is not ErrorCode.NONE:
             raise self._errors.refusal(error, producer, place)
         if self._adds and fields[BASE_SEQUENCE] and known is None:
-            # Its transactions begin at 0 everywhere: what came before this one has been lost on the way.
-            raise OutOfOrderSequenceError(f"{place} has seen nothing of producer {producer}")
+            # The sequence numbers of each transaction begin at 0: an earlier batch was lost.
+            raise OutOfOrderSequenceError(f"{place} has no earlier batch of producer {producer}")
         return True
 
     def enter(
         self, partition: Partition, records: Buffer, append: Callable[[Buffer | ApiError], None]
     ) -> None:
-        """Keep a batch that may not be appended yet.
+        """Keep a batch until its partition is added.
 
         Raises:
-            ApiError: Too much waits already; it is to be sent again.
+            ApiError: Too many batches wait. The client retries.
         """
-        transactions, size = self._services.transactions, len(records)
+        transactions, size = self._transactions, len(records)
         if transactions.waiting_bytes and transactions.waiting_bytes + size > WAITING_BYTES_MAX:
             raise ApiError(self._errors.concurrent, "too many batches wait for their transactions")
         is_first = partition.log.log_end_offset == 0
@@ -130,18 +131,21 @@ class TransactionalBatches:
         self._entering.append(Entering(partition, bytes(records), append, cost))
 
     def add(self, now_ms: int) -> Reply[ErrorCode]:
-        """Add the partitions of all that wait; the reply, which nobody may cancel, is for `append`."""
-        assert self._transactional_id is not None, "may_append has looked"
+        """Add the partitions of all batches that wait.
+
+        The result of the reply is for `append`. The reply must not be cancelled.
+        """
+        assert self._transactional_id is not None, "may_append has checked it"
         assert self._producer is not None, "may_append has set it"
         partitions = {entering.partition.topic_partition for entering in self._entering}
-        return self._services.transactions.coordinator.enter(
+        return self._transactions.coordinator.enter(
             self._transactional_id, self._producer, partitions, now_ms
         )
 
     def append(self, error: ErrorCode) -> Work[None]:
-        """Have all that wait appended, or refused where their partitions could not be added."""
-        entering, self._entering = self._entering, []  # which holds those who hold this object
-        transactions = self._services.transactions
+        """Append the batches that wait. Refuse those whose partitions could not be added."""
+        entering, self._entering = self._entering, []  # breaks the reference cycle
+        transactions = self._transactions
         for partition, records, append, cost in entering:
             transactions.waiting_bytes -= len(records)
             transactions.waiting_cost -= cost
@@ -154,16 +158,18 @@ class TransactionalBatches:
             yield cost
 
     def _require(self, partition: Partition, records: bytes, error: ErrorCode) -> None:
-        """Look again, after the wait: the partition may have gone, and the transaction may have ended.
+        """Check again after the wait: the partition may be deleted, and the transaction may have ended.
 
         Raises:
-            ApiError: The batch may not be appended.
+            ApiError: The batch must not be appended.
         """
         assert self._producer is not None, "may_append has set it"
         if error is not ErrorCode.NONE:
             raise self._errors.refusal(error, self._producer, partition.topic_partition)
         if partition.gone:
-            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the partition has gone")
+            raise ApiError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the partition was deleted or is offline"
+            )
         if not self.may_append(partition, records):
             raise self._errors.refusal(
                 ErrorCode.CONCURRENT_TRANSACTIONS, self._producer, partition.topic_partition

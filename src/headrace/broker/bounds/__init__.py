@@ -1,0 +1,1 @@
+"""Bounds of requests and responses: how much one request may cost, how much one response may contain."""

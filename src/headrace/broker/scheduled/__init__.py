@@ -1,1 +1,0 @@
-"""Scheduled records: records with a delivery time in the future."""
