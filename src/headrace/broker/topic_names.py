@@ -33,7 +33,7 @@ def check_topic_name(name: str) -> None:
         raise InvalidTopicError(f"the topic name is longer than {NAME_LIMIT} characters")
     if _LEGAL.fullmatch(name) is None:
         raise InvalidTopicError(
-            f"the topic name {name!r} has a character other than ASCII letters, digits, '.', '_' and '-'"
+            f"the topic name {name!r} has a character other than a-z, A-Z, 0-9, '.', '_' and '-'"
         )
 
 

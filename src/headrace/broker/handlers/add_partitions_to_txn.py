@@ -1,11 +1,13 @@
 """AddPartitionsToTxn (API key 24), versions 0-5.
 
-Behaviour: the transaction begins with the first partitions that are added. The broker answers when the change is
-durable, and accepts batches for a partition only from then on (KIP-890). The broker adds all partitions of a request or
-none: if one has an error, the others get OPERATION_NOT_ATTEMPTED. The broker refuses its internal topics.
-From version 4 on only brokers send this request: it needs ClusterAction and names several transactions. For each
-transaction it adds partitions, as a Produce of version 12 does, or verifies that the transaction has them. This broker
-verifies its own transactions without a request.
+Behaviour:
+* The first partitions that are added begin the transaction. The response is sent when the addition is durable. Only
+  then do the partitions accept batches of the transaction (KIP-890).
+* The broker adds all partitions of a request or none: if some are refused, each of them has its error, and the others
+  have OPERATION_NOT_ATTEMPTED. Internal topics are refused.
+* From v4 on the request is for brokers, which need the permission CLUSTER_ACTION. It names several transactions. For
+  each, the broker adds the partitions as for Produce 12, or only checks that the transaction has them. This broker does
+  not send such requests itself.
 Versions: v2 PRODUCER_FENCED; v3 flexible; v4 several transactions, verification (KIP-890); v5 TRANSACTION_ABORTABLE.
 """
 

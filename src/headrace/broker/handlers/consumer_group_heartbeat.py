@@ -8,7 +8,7 @@ Behaviour:
 * Regular expressions need `headrace[server]` or `headrace[regex]` in the broker's environment. They match topics that
   the client may describe.
 * The tagged field 26738 of the response is true for a member that an administrator stops
-  (docs/reference/client-protocol.md).
+  (docs/reference/client-protocol-kip848.md).
 Not implemented: Headrace's assignors ignore racks. The broker stores racks and passes them to assignors.
 Versions: v1 regular expressions; clients choose their member ids.
 """

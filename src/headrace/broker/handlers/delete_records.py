@@ -1,10 +1,10 @@
 """DeleteRecords (API key 21), versions 0-2.
 
-Behaviour: the broker raises the log start offset of a partition to the requested offset (-1: the high watermark), and
-never lowers it. The change is durable before the broker answers with the new log start offset. Segments that end below
-the log start offset are deleted at once. Errors: OFFSET_OUT_OF_RANGE for an offset above the high watermark,
-POLICY_VIOLATION if `cleanup.policy` of the topic does not contain `delete`, INVALID_TOPIC_EXCEPTION for an internal
-topic.
+Behaviour: The request raises the log start offset of partitions to the given offset; -1 stands for the high watermark.
+A lower offset changes nothing. The new log start offset is durable before the response is sent, and is a part of the
+response. The broker removes segments that are wholly below it at once. An offset above the high watermark is
+OFFSET_OUT_OF_RANGE. A topic whose cleanup.policy does not delete is POLICY_VIOLATION, an internal topic
+INVALID_TOPIC_EXCEPTION.
 Versions: v2 flexible.
 """
 
@@ -64,7 +64,7 @@ def handle(
 
 
 class _Deletion:
-    """The partitions of one request: many are looked at first, so that one write makes all of these durable."""
+    """The partitions of one request. All are checked first, so that one write makes their deletions durable."""
 
     __slots__ = ("_context", "_named", "_offsets", "_results", "_services")
 
@@ -76,7 +76,7 @@ class _Deletion:
         self._results: list[tuple[Partition, DeleteRecordsPartitionResult]] = []
 
     def plan(self, topic: str, wanted: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
-        """Note what is to be done, and return the part of the response that `run` completes."""
+        """Plan the deletion in a partition. Return its part of the response, which `run` completes."""
         result = DeleteRecordsPartitionResult(
             partition_index=wanted.partition_index, low_watermark=NO_LOW_WATERMARK
         )
@@ -84,7 +84,7 @@ class _Deletion:
             partition = self._find(topic, wanted)
             offset = _offset(partition, wanted.offset)
             if partition in self._named:
-                raise InvalidRequestError("the partition is named more than once")
+                raise InvalidRequestError("the partition occurs more than once")
         except ApiError as error:
             result.error_code = error.code
         else:
@@ -109,11 +109,11 @@ class _Deletion:
 
     @property
     def planned(self) -> int:
-        """How many partitions `run` is going to write down."""
+        """The number of partitions whose log start offset `run` writes."""
         return len(self._offsets)
 
     def run(self, now_ms: int) -> None:
-        """Delete what is planned, and complete the results."""
+        """Delete the planned records, and complete the results."""
         offsets, self._offsets = self._offsets, {}
         results, self._results = self._results, []
         refused = self._services.deletion.delete_records(offsets, now_ms)

@@ -3,7 +3,7 @@
 Behaviour: The request extends the session of a member. REBALANCE_IN_PROGRESS makes the member join again. While the
 group is being loaded the response is NONE, because clients take COORDINATOR_LOAD_IN_PROGRESS for fatal here; after
 loading, sessions start again. The tagged field 26738 of the response is true for a member that an administrator stops
-(docs/reference/client-protocol.md).
+(docs/reference/client-protocol-kip848.md).
 Versions: v3 group instance ids (KIP-345); v4 flexible.
 """
 

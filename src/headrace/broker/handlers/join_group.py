@@ -1,8 +1,8 @@
 """JoinGroup (API key 11), versions 0-9.
 
 Behaviour:
-* The classic group protocol; see `headrace.core.coordinator.classic`. The response waits until the join phase is complete
-  and the new generation is durable.
+* The classic group protocol; see `headrace.core.coordinator.classic`. The response waits until the join phase is
+  complete and the new generation is durable.
 * A session timeout outside of group.min.session.timeout.ms and group.max.session.timeout.ms is INVALID_SESSION_TIMEOUT.
   Any protocol type is accepted.
 * In a consumer group (KIP-848) with members the response is sent at once, no member leads, and the broker assigns

@@ -4,8 +4,8 @@ Behaviour:
 * The request removes one member (up to v2) or several members (from v3 on). Each member has an error code of its own,
   and one rebalance follows for all. A static member may be named by its instance id alone.
 * A request whose tagged field 26738 names a member removes no member: the responses to that member's heartbeats make it
-  stop, and the tagged field 26738 of the response has the progress (docs/reference/client-protocol.md). The client
-  repeats the request until the member has stopped.
+  stop, and the tagged field 26738 of the response has the progress (docs/reference/client-protocol-kip848.md). The
+  client repeats the request until the member has stopped.
 Versions: v3 member list (KIP-345); v4 flexible; v5 reason, which is ignored.
 """
 

@@ -1,16 +1,20 @@
 """The values under the keys of the metadata store: JSON with a format number, which is checked when a value is read.
 
-meta/cluster_id         the id of the cluster topics/<name>           topic id, replicas and log directory of each
-partition; the topic exists while this key exists config/topic/<name>     the topic's own settings config/group/<name>
-the settings of a group; the name is percent-encoded config/broker/<id>      the settings of one broker that were
-changed while it ran; "default" stands for all brokers acl/<digest>            an ACL; the digest is SHA-256 of the
-value quota/<entity>          the quotas of a user, of a client id, or of both together scram/<mechanism>/<user>  the
-stored keys of a user's password; the name is percent-encoded scram_secret            the secret for made-up credentials
-of users that do not exist deleted/<topic id>      a deleted topic whose directories may still exist brokers/epoch/<id>
-the leader epoch of this broker's partitions brokers/commit/<id>     the broker's last commit, see
-`headrace.broker.metadata.metadata_writer` brokers/directories/<id>  the last known names of this broker's log
-directories, if it ever had several partitioner/<topic id>  see `headrace.streams.partitioners` pid_block
-see `headrace.broker.coordinators.producer_ids`
+meta/cluster_id         the id of the cluster
+topics/<name>           topic id, replicas and log directory of each partition; the topic exists while this key exists
+config/topic/<name>     the topic's own settings
+config/group/<name>     the settings of a group; the name is percent-encoded
+config/broker/<id>      the settings of one broker that were changed while it ran; "default" stands for all brokers
+acl/<digest>            an ACL; the digest is SHA-256 of the value
+quota/<entity>          the quotas of a user, of a client id, or of both together
+scram/<mechanism>/<user>  the stored keys of a user's password; the name is percent-encoded
+scram_secret            the secret for made-up credentials of users that do not exist
+deleted/<topic id>      a deleted topic whose directories may still exist
+brokers/epoch/<id>      the leader epoch of this broker's partitions
+brokers/commit/<id>     the broker's last commit, see `headrace.broker.metadata.metadata_writer`
+brokers/directories/<id>  the last known names of this broker's log directories, if it ever had several
+partitioner/<topic id>  the state of the topic's partitioner, shared by the clients of an embedded broker
+pid_block               see `headrace.broker.coordinators.producer_ids`
 """
 
 from __future__ import annotations
