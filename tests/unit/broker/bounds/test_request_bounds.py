@@ -170,7 +170,7 @@ def test_too_many_open_files_is_not_a_broken_disk():
     assert harness.produce("t", b"b", partition=1).base_offset == 0
 
 
-def test_appends_that_are_refused_for_want_of_files_do_not_delay_the_sync_that_makes_room():
+def test_appends_refused_without_file_descriptors_do_not_delay_the_sync():
     files = CrowdedFiles(BrokerHarness().files)
     harness = BrokerHarness(files=files)
     harness.create_topic("t", partitions=2, headrace_durability="os")
