@@ -89,8 +89,8 @@ class BoundLogger(logging.LoggerAdapter[Any]):
         options["extra"] = {**(options.get("extra") or {}), "fields": fields}
         options["stacklevel"] = options.get("stacklevel", 1) + 1
         text = str(msg) % args if args else str(msg)
-        said = "".join(f" {name}={value}" for name, value in fields.items())
-        self.logger.log(level, "%s%s", text, said, **options)
+        suffix = "".join(f" {name}={value}" for name, value in fields.items())
+        self.logger.log(level, "%s%s", text, suffix, **options)
 
 
 def bound(logger: Any, **fields: object) -> Any:

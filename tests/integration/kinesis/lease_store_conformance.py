@@ -212,8 +212,8 @@ async def one_asks_at_a_time(make: MakeStore) -> None:
         assert not await store.ask(row, "c")
         assert not await store.ask(replace(row, epoch=0), "b")
         assert not await store.ask(replace(row, key=row.key._replace(shard="none")), "b")
-        told = await store.renew(row.key, "a", 1, 3)
-        assert told == replace(renewed, beat=3, next_owner="b")
+        reply = await store.renew(row.key, "a", 1, 3)
+        assert reply == replace(renewed, beat=3, next_owner="b")
 
 
 async def a_lease_is_given_with_its_checkpoint(make: MakeStore) -> None:

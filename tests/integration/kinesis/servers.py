@@ -52,12 +52,12 @@ def node_server(name: str) -> Iterator[str]:
     assert process.stdin is not None
     assert process.stdout is not None
     ports: queue.Queue[int | None] = queue.Queue()
-    said: deque[str] = deque(maxlen=50)
-    reader = threading.Thread(target=_read, args=(process.stdout, ports, said), daemon=True)
+    message: deque[str] = deque(maxlen=50)
+    reader = threading.Thread(target=_read, args=(process.stdout, ports, message), daemon=True)
     reader.start()
     try:
         port = ports.get(timeout=START_TIMEOUT_S)
-        assert port is not None, f"{name}.js ended: {''.join(said)}"
+        assert port is not None, f"{name}.js ended: {''.join(message)}"
         yield f"http://127.0.0.1:{port}"
     finally:
         process.kill()
@@ -67,9 +67,9 @@ def node_server(name: str) -> Iterator[str]:
         process.stdout.close()
 
 
-def _read(output: TextIO, ports: queue.Queue[int | None], said: deque[str]) -> None:
+def _read(output: TextIO, ports: queue.Queue[int | None], message: deque[str]) -> None:
     for line in output:
-        said.append(line)
+        message.append(line)
         if line.startswith("port "):
             ports.put(int(line.split()[1]))
     ports.put(None)

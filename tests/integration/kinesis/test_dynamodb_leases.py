@@ -315,7 +315,7 @@ def test_several_stores_create_a_missing_table_once(with_client: Callable[..., A
 
 def test_a_table_is_created_with_the_given_settings(with_client: Callable[..., Any]) -> None:
     async def scenario(client: AwsClient, aws: AwsSettings) -> None:
-        name = f"told-{uuid4()}"
+        name = f"table-{uuid4()}"
         text = f"dynamodb://{name}?endpoint_url={aws.endpoint_url}&read_capacity=3&write_capacity=7"
         async with opened(lambda: open_store(text, replace(aws, endpoint_url=None, clients={}))):
             pass

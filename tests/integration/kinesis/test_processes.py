@@ -108,8 +108,8 @@ class Company:
 
     def leave(self, name: str) -> None:
         self.signal(name, signal.SIGTERM)
-        said = self.processes.pop(name).communicate(timeout=30)[1]
-        assert any(entry["kind"] == "left" for entry in self.entries(name)), said
+        message = self.processes.pop(name).communicate(timeout=30)[1]
+        assert any(entry["kind"] == "left" for entry in self.entries(name)), message
 
     def end(self) -> None:
         self._writing.clear()

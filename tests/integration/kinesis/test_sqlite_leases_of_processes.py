@@ -70,14 +70,14 @@ def test_each_epoch_belongs_to_one_process(tmp_path: Path) -> None:
 
 def test_a_killed_process_leaves_an_intact_file(tmp_path: Path) -> None:
     path = tmp_path / "leases.db"
-    told: list[int] = []
+    epochs: list[int] = []
     for number in range(5):
         process = start(path, f"process {number}", sys.maxsize)
         begin(process)
         assert process.stdout is not None
-        told += [int(process.stdout.readline()) for _ in range(10)]
+        epochs += [int(process.stdout.readline()) for _ in range(10)]
         process.kill()
-        told += [int(line) for line in process.stdout.read().splitlines()]
+        epochs += [int(line) for line in process.stdout.read().splitlines()]
         process.communicate()
 
     async def read() -> Lease:
@@ -89,6 +89,6 @@ def test_a_killed_process_leaves_an_intact_file(tmp_path: Path) -> None:
         return lease
 
     lease = asyncio.run(read())
-    assert told == sorted(set(told))
+    assert epochs == sorted(set(epochs))
     # Every printed epoch is stored. For each kill one more epoch may be stored that was not printed.
-    assert told[-1] <= lease.epoch <= len(told) + 5
+    assert epochs[-1] <= lease.epoch <= len(epochs) + 5

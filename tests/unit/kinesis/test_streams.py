@@ -26,7 +26,7 @@ SEQUENCE = "49590338271490256608559692538361571095921575989136588898"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ({"start": "EARLIEST"}, "TRIM_HORIZON"),
         ({"start": "AFTER:x"}, "sequence number"),
@@ -38,8 +38,8 @@ SEQUENCE = "49590338271490256608559692538361571095921575989136588898"
         ({"region": "r", "aws": AwsSettings()}, "in aws= already"),
     ],
 )
-def test_invalid_arguments_of_kinesis_are_refused(arguments: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_invalid_arguments_of_kinesis_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         kinesis("orders", **arguments)
 
 
@@ -56,7 +56,7 @@ def test_streams_need_distinct_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ({"delivery": "exactly_once"}, "context.epoch"),
         ({"retry": headrace.Retry(topics=True)}, "streams"),
@@ -66,10 +66,10 @@ def test_streams_need_distinct_names() -> None:
     ],
 )
 def test_worker_options_that_streams_do_not_have_are_refused(
-    arguments: dict[str, Any], told: str
+    arguments: dict[str, Any], message: str
 ) -> None:
     app = headrace.App(group="billing")
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=message):
 
         @app.worker(kinesis("orders"), **arguments)
         async def bill(order: str) -> None: ...
@@ -125,8 +125,8 @@ def test_a_dead_letter_contains_the_records_position_in_its_shard() -> None:
     offset = offset_of(SEQUENCE, 4)
     record = StreamRecord("orders", 3, offset, 5, b"k", b"v", (), 7)
     headers = dead_letter_headers(record, origin_of(record), "billing", 2, ValueError("no"))
-    told = {name: header_text(name, value) for name, value in headers}
-    assert told["dlq-shard"] == "shardId-000000000003"
-    assert told["dlq-sequence-number"] == f"{SEQUENCE}:4"
+    fields = {name: header_text(name, value) for name, value in headers}
+    assert fields["dlq-shard"] == "shardId-000000000003"
+    assert fields["dlq-sequence-number"] == f"{SEQUENCE}:4"
     letter = record._replace(topic="dlq.orders", offset=0, headers=headers)
     assert named_origin(letter, LETTER) == ("orders", 3, offset, 5)

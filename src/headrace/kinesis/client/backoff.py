@@ -125,14 +125,14 @@ async def repeated(
 
 def region_of(client: AwsClient) -> str:
     """Return the region of a client; empty if the client is a fake without one."""
-    return _said_by(client, "region_name")
+    return _meta_value(client, "region_name")
 
 
 def endpoint_of(client: AwsClient) -> str:
     """Return the address of a client's server; empty if the client is a fake without one."""
-    return _said_by(client, "endpoint_url")
+    return _meta_value(client, "endpoint_url")
 
 
-def _said_by(client: AwsClient, name: str) -> str:
-    said = getattr(getattr(client, "meta", None), name, None)
-    return said if isinstance(said, str) else ""
+def _meta_value(client: AwsClient, name: str) -> str:
+    value = getattr(getattr(client, "meta", None), name, None)
+    return value if isinstance(value, str) else ""

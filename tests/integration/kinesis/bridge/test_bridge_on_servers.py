@@ -132,7 +132,7 @@ class Scene:
             assert time.monotonic() < give_up, f"{what}, it was hoped for: {self.log.read_text()}"
             time.sleep(0.05)
 
-    def told(self) -> list[dict[str, Any]]:
+    def progress_lines(self) -> list[dict[str, Any]]:
         lines = self.log.read_text().splitlines()
         return [json.loads(line) for line in lines if line.startswith("{")]
 
@@ -181,7 +181,7 @@ def test_a_stream_is_copied_once_and_back_whichever_process_is_killed(scene: Sce
     scene.wait(lambda: committed.has(scene.sent), "what is there is copied")
 
     def shared_out() -> bool:
-        return [told["shards"] for told in scene.told()][-2:] == [1, 1]
+        return [line["shards"] for line in scene.progress_lines()][-2:] == [1, 1]
 
     scene.wait(shared_out, "each process has a shard")
     scene.put(2 * KEYS)

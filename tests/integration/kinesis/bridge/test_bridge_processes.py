@@ -73,17 +73,17 @@ class Scene:
             assert values == [number for number in range(self.sent) if number % 7 == each]
 
 
-def tells(process: subprocess.Popen[str], pattern: str) -> None:
+def wait_for_line(process: subprocess.Popen[str], pattern: str) -> None:
     """Wait until a process writes a text to standard error."""
     assert process.stderr is not None
-    told = []
+    output = []
     for line in process.stderr:
-        told.append(line)
+        output.append(line)
         if re.search(pattern, line):
             return
-        if len(told) > 300:  # a line each fifth of a second
+        if len(output) > 300:  # a line each fifth of a second
             break
-    pytest.fail(f"it has not said {pattern!r}: {''.join(told)}")
+    pytest.fail(f"the process has not written {pattern!r}: {''.join(output)}")
 
 
 @pytest.fixture
@@ -105,21 +105,21 @@ def test_processes_that_share_a_stream_and_are_killed_copy_it_once(
     first = scene.start(scene.stream(), "orders", *shared)
     second = scene.start(scene.stream(), "orders", *shared)
     scene.put(200)
-    tells(first, "1 shards")
-    tells(second, "1 shards")
+    wait_for_line(first, "1 shards")
+    wait_for_line(second, "1 shards")
     second.send_signal(signal.SIGSTOP)
     scene.put(100)
-    tells(first, "2 shards")  # the leases of the other process have expired
+    wait_for_line(first, "2 shards")  # the leases of the other process have expired
     second.send_signal(signal.SIGCONT)
     scene.put(100)
     first.send_signal(signal.SIGKILL)
     scene.aws.kinesis.split("orders", "shardId-000000000000")
     scene.put(200)
-    tells(second, "[23] shards")
+    wait_for_line(second, "[23] shards")
     second.send_signal(signal.SIGKILL)
     third = scene.start(scene.stream(), "orders", *shared)
     scene.put(100)
-    tells(third, "[23] shards")
+    wait_for_line(third, "[23] shards")
     third.send_signal(signal.SIGTERM)
     _, err = third.communicate(timeout=PATIENCE_S)
     assert (third.returncode, "stopping" in err) == (0, True), err
@@ -135,14 +135,14 @@ def test_a_topic_is_copied_back(scene: Scene) -> None:
     assert scene.invoke(scene.stream(), "orders", "--once")[0] == 0
     scene.aws.kinesis.create_stream("copies", 2)
     back = ["orders", scene.stream("copies"), "--once", "--aggregate"]
-    code, told = scene.invoke(*back)
-    assert (code, told) == (0, "50 records, 90 bytes copied\n")
-    code, told = scene.invoke(*back)
-    assert (code, told) == (0, "0 records, 0 bytes copied\n")
+    code, output = scene.invoke(*back)
+    assert (code, output) == (0, "50 records, 90 bytes copied\n")
+    code, output = scene.invoke(*back)
+    assert (code, output) == (0, "0 records, 0 bytes copied\n")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         (["orders", "others"], 2, "one of FROM and TO must be a topic"),
         (["{stream}", "absent", "--once"], 2, "headrace topic create absent"),
@@ -155,13 +155,13 @@ def test_a_topic_is_copied_back(scene: Scene) -> None:
     ],
 )  # fmt: skip
 def test_a_wrong_use_is_refused_with_its_remedy(
-    scene: Scene, arguments: list[str], code: int, said: str
+    scene: Scene, arguments: list[str], code: int, message: str
 ) -> None:
     given = [each.format(stream=scene.stream(), url=scene.aws.endpoint_url) for each in arguments]
-    ended, told = scene.invoke(*given)
-    assert ended == code, told
-    assert said in told
-    assert "copied" not in told
+    ended, output = scene.invoke(*given)
+    assert ended == code, output
+    assert message in output
+    assert "copied" not in output
 
 
 def test_the_error_names_the_missing_credentials(scene: Scene, tmp_path: Path) -> None:
@@ -172,5 +172,5 @@ def test_the_error_names_the_missing_credentials(scene: Scene, tmp_path: Path) -
         "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "none"),
         "AWS_EC2_METADATA_DISABLED": "true",
     }
-    code, told = scene.invoke(scene.stream(), "orders", "--once", **none)
-    assert (code, "there are no AWS credentials" in told) == (2, True), told
+    code, output = scene.invoke(scene.stream(), "orders", "--once", **none)
+    assert (code, "there are no AWS credentials" in output) == (2, True), output

@@ -34,13 +34,13 @@ class SlowClock(LeapingClock):
         self._leapt_ns = -behind_ms * 1_000_000
 
 
-def scenario(tell: Tell) -> None:
+def scenario(steps: Tell) -> None:
     async def run() -> None:
         async with FakeAws(limits=Limits().unthrottled()) as aws:
             aws.kinesis.create_stream("orders", 2)
             with Broker() as broker:
                 broker.create_topic("orders", partitions=2)
-                await tell(broker, aws)
+                await steps(broker, aws)
 
     asyncio.run(run())
 
@@ -77,7 +77,7 @@ def check_once(records: Sequence[ConsumerRecord], numbers: range) -> None:
 
 
 def test_each_record_is_copied_once_over_a_split_a_merge_and_restarts() -> None:
-    async def tell(broker: Broker, aws: FakeAws) -> None:
+    async def steps(broker: Broker, aws: FakeAws) -> None:
         put(aws, range(30))
         assert await copy(plan(broker, aws)) == 30
         aws.kinesis.split("orders", "shardId-000000000000")
@@ -90,11 +90,11 @@ def test_each_record_is_copied_once_over_a_split_a_merge_and_restarts() -> None:
         assert await copy(plan(broker, aws)) == 0
         check_once(await committed_records(broker, "orders"), range(90))
 
-    scenario(tell)
+    scenario(steps)
 
 
 def test_user_records_of_an_aggregate_are_copied_separately() -> None:
-    async def tell(broker: Broker, aws: FakeAws) -> None:
+    async def steps(broker: Broker, aws: FakeAws) -> None:
         aws.kinesis.create_stream("one", 1)
         whole = Aggregate(1_000)
         for number in range(3):
@@ -113,11 +113,11 @@ def test_user_records_of_an_aggregate_are_copied_separately() -> None:
             "b'2'",
         ]
 
-    scenario(tell)
+    scenario(steps)
 
 
 def test_a_bridge_without_once_copies_new_records_until_it_is_stopped() -> None:
-    async def tell(broker: Broker, aws: FakeAws) -> None:
+    async def steps(broker: Broker, aws: FakeAws) -> None:
         stopping = asyncio.Event()
         running = asyncio.ensure_future(
             IntoTopicBridge(plan(broker, aws, once=False)).run(stopping)
@@ -130,7 +130,7 @@ def test_a_bridge_without_once_copies_new_records_until_it_is_stopped() -> None:
         await copy(plan(broker, aws))
         check_once(await committed_records(broker, "orders"), range(30))
 
-    scenario(tell)
+    scenario(steps)
 
 
 async def running_into(
@@ -151,7 +151,7 @@ async def running_into(
 
 
 def test_partitions_may_be_added_while_a_bridge_runs() -> None:
-    async def tell(broker: Broker, aws: FakeAws) -> None:
+    async def steps(broker: Broker, aws: FakeAws) -> None:
         def grow() -> None:
             with Admin(broker) as admin:
                 admin.add_partitions("orders", 5)
@@ -161,11 +161,11 @@ def test_partitions_may_be_added_while_a_bridge_runs() -> None:
         values = sorted(int(one.value) for one in await committed_records(broker, "orders"))
         assert values == list(range(20))
 
-    scenario(tell)
+    scenario(steps)
 
 
 def test_a_deleted_topic_is_reported_and_not_created_again() -> None:
-    async def tell(broker: Broker, aws: FakeAws) -> None:
+    async def steps(broker: Broker, aws: FakeAws) -> None:
         def delete() -> None:
             broker.delete_topic("orders")
             put(aws, range(10, 20))
@@ -174,11 +174,11 @@ def test_a_deleted_topic_is_reported_and_not_created_again() -> None:
             await running_into(broker, aws, delete, properties={"max_block_ms": 500})
         assert "orders" not in broker.topics()
 
-    scenario(tell)
+    scenario(steps)
 
 
 def test_a_stream_that_is_created_again_is_a_different_stream() -> None:
-    async def tell(broker: Broker, aws: FakeAws) -> None:
+    async def steps(broker: Broker, aws: FakeAws) -> None:
         def create_again() -> None:
             aws.kinesis.call("DeleteStream", StreamName="orders")
             aws.advance(5_000)
@@ -190,11 +190,11 @@ def test_a_stream_that_is_created_again_is_a_different_stream() -> None:
         assert await copy(plan(broker, aws)) == 10, "the new one, by a bridge that is started again"
         check_once(await committed_records(broker, "orders"), range(20))
 
-    scenario(tell)
+    scenario(steps)
 
 
 def test_records_of_ten_megabytes_and_of_zero_bytes_are_copied() -> None:
-    async def tell(broker: Broker, aws: FakeAws) -> None:
+    async def steps(broker: Broker, aws: FakeAws) -> None:
         broker.create_topic("large", configs={"max.message.bytes": str(11 << 20)})
         arn = aws.kinesis.create_stream("large", 2)
         aws.kinesis.call("UpdateMaxRecordSize", StreamARN=arn, MaxRecordSizeInKiB=10_240)
@@ -207,11 +207,11 @@ def test_records_of_ten_megabytes_and_of_zero_bytes_are_copied() -> None:
             (10 << 20) - 1,
         }
 
-    scenario(tell)
+    scenario(steps)
 
 
 def test_the_start_position_applies_to_the_first_run_only() -> None:
-    async def tell(broker: Broker, aws: FakeAws) -> None:
+    async def steps(broker: Broker, aws: FakeAws) -> None:
         put(aws, range(10))
         aws.advance(60_000)
         start = at_timestamp(aws.clock.now_ms())
@@ -220,11 +220,11 @@ def test_the_start_position_applies_to_the_first_run_only() -> None:
         assert await copy(plan(broker, aws, start=TRIM_HORIZON)) == 0
         check_once(await committed_records(broker, "orders"), range(10, 20))
 
-    scenario(tell)
+    scenario(steps)
 
 
 def test_latest_is_the_time_of_the_first_start() -> None:
-    async def tell(broker: Broker, aws: FakeAws) -> None:
+    async def steps(broker: Broker, aws: FakeAws) -> None:
         put(aws, range(10))
         aws.advance(60_000)
         assert await copy(plan(broker, aws, start=None)) == 0
@@ -233,7 +233,7 @@ def test_latest_is_the_time_of_the_first_start() -> None:
         assert await copy(plan(broker, aws, start=None)) == 10
         check_once(await committed_records(broker, "orders"), range(10, 20))
 
-    scenario(tell)
+    scenario(steps)
 
 
 def test_latest_is_never_later_than_the_copied_records_even_if_their_shards_expired() -> None:
@@ -258,7 +258,7 @@ def test_latest_is_never_later_than_the_copied_records_even_if_their_shards_expi
 
 
 def test_a_bridge_reads_its_positions_from_slow_brokers() -> None:
-    async def tell(broker: Broker, aws: FakeAws) -> None:
+    async def steps(broker: Broker, aws: FakeAws) -> None:
         put(aws, range(10))
         assert await copy(plan(broker, aws)) == 10
         positions = BridgePositions(broker, "copy", {}, 10)
@@ -275,11 +275,11 @@ def test_a_bridge_reads_its_positions_from_slow_brokers() -> None:
         assert shards == {"shardId-000000000000", "shardId-000000000001"}
         await positions.close()
 
-    scenario(tell)
+    scenario(steps)
 
 
 def test_the_error_for_unreadable_positions_contains_the_reason() -> None:
-    async def tell(broker: Broker, aws: FakeAws) -> None:
+    async def steps(broker: Broker, aws: FakeAws) -> None:
         put(aws, range(10))
         assert await copy(plan(broker, aws)) == 10
         positions = BridgePositions(broker, "copy", {}, 1)
@@ -292,11 +292,11 @@ def test_the_error_for_unreadable_positions_contains_the_reason() -> None:
             await positions.open()
         await positions.close()
 
-    scenario(tell)
+    scenario(steps)
 
 
 def test_one_of_two_bridges_with_one_name_but_two_lease_stores_ends() -> None:
-    async def tell(broker: Broker, aws: FakeAws) -> None:
+    async def steps(broker: Broker, aws: FakeAws) -> None:
         stopping = asyncio.Event()
         both = [
             asyncio.ensure_future(IntoTopicBridge(plan(broker, aws, once=False)).run(stopping))
@@ -316,11 +316,11 @@ def test_one_of_two_bridges_with_one_name_but_two_lease_stores_ends() -> None:
         await copy(plan(broker, aws))
         check_once(await committed_records(broker, "orders"), range(sent))
 
-    scenario(tell)
+    scenario(steps)
 
 
 def test_a_bridge_that_fails_in_every_shard_ends_at_once() -> None:
-    async def tell(broker: Broker, aws: FakeAws) -> None:
+    async def steps(broker: Broker, aws: FakeAws) -> None:
         broker.create_topic("small", partitions=2, configs={"max.message.bytes": "1000"})
         aws.kinesis.reshard("orders", 4)
         for shard in aws.kinesis.shards("orders", only_open=True):
@@ -329,11 +329,11 @@ def test_a_bridge_that_fails_in_every_shard_ends_at_once() -> None:
             with pytest.raises(HeadraceError, match=r"raise its max\.message\.bytes"):
                 await copy(plan(broker, aws, topic="small", once=False))
 
-    scenario(tell)
+    scenario(steps)
 
 
 def test_errors_name_a_remedy() -> None:
-    async def tell(broker: Broker, aws: FakeAws) -> None:
+    async def steps(broker: Broker, aws: FakeAws) -> None:
         with pytest.raises(ConfigError, match=r"no topic 'absent'.*headrace topic create absent"):
             await copy(plan(broker, aws, topic="absent"))
         with pytest.raises(StreamNotFoundError, match="no stream 'absent'"):
@@ -346,7 +346,7 @@ def test_errors_name_a_remedy() -> None:
         with pytest.raises(ConfigError, match=r"__bridge\.forgetful has cleanup\.policy=delete"):
             await copy(plan(broker, aws, name="forgetful"))
 
-    scenario(tell)
+    scenario(steps)
 
 
 def test_urls_of_streams_are_parsed() -> None:
@@ -358,13 +358,13 @@ def test_urls_of_streams_are_parsed() -> None:
     )
     arn = "arn:aws:kinesis:eu-central-1:123456789012:stream/orders"
     assert parse_stream(f"kinesis://{arn}").name == "orders"
-    for text, said in [
+    for text, expected in [
         ("kinesis://", "contains no stream"),
         ("kinesis://orders?access_key=a", "keys come from the environment"),
-        ("kinesis://orders?region", "behind the . stand options"),
+        ("kinesis://orders?region", "behind the question mark"),
         ("kinesis://arn:aws:s3:::x", "is not the ARN of a stream"),
     ]:
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=expected):
             parse_stream(text)
     assert bridge_name(None, "orders", "a topic") == "orders.a-topic"
     with pytest.raises(ConfigError, match="too long for a bridge's name: choose a name"):

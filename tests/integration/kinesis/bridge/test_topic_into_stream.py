@@ -55,12 +55,12 @@ async def copy(plan: IntoStream) -> IntoStreamBridge:
     return bridge
 
 
-def scenario(tell: Any) -> None:
+def scenario(steps: Any) -> None:
     async def run() -> None:
         async with FakeAws(limits=Limits().unthrottled()) as aws:
             aws.kinesis.create_stream("orders", 2)
             with Broker() as broker:
-                await tell(broker, aws)
+                await steps(broker, aws)
 
     asyncio.run(run())
 
@@ -81,7 +81,7 @@ def values_by_key(aws: FakeAws) -> dict[str, list[int]]:
 
 
 def test_a_stopped_bridge_continues_at_its_committed_offsets() -> None:
-    async def tell(broker: Broker, aws: FakeAws) -> None:
+    async def steps(broker: Broker, aws: FakeAws) -> None:
         fill(broker, range(40))
         first = await copy(plan(broker, aws))
         fill(broker, range(40, 60))
@@ -90,21 +90,21 @@ def test_a_stopped_bridge_continues_at_its_committed_offsets() -> None:
         for key, values in values_by_key(aws).items():
             assert values == [n for n in range(60) if f"key-{n % 5}" == key]
 
-    scenario(tell)
+    scenario(steps)
 
 
 def test_latest_is_the_end_of_the_first_start() -> None:
-    async def tell(broker: Broker, aws: FakeAws) -> None:
+    async def steps(broker: Broker, aws: FakeAws) -> None:
         fill(broker, range(10))
         assert (await copy(plan(broker, aws, latest=True))).progress.records == 0
         fill(broker, range(10, 30))
         assert (await copy(plan(broker, aws, latest=True))).progress.records == 20
 
-    scenario(tell)
+    scenario(steps)
 
 
 def test_added_partitions_are_copied_from_their_beginning_even_with_latest() -> None:
-    async def tell(broker: Broker, aws: FakeAws) -> None:
+    async def steps(broker: Broker, aws: FakeAws) -> None:
         fill(broker, range(10))
         assert (await copy(plan(broker, aws, latest=True))).progress.records == 0
         with Admin(broker) as admin:
@@ -114,11 +114,11 @@ def test_added_partitions_are_copied_from_their_beginning_even_with_latest() -> 
                 producer.send("orders", b"%d" % partition, key=b"k", partition=partition)
         assert (await copy(plan(broker, aws, latest=True))).progress.records == 4
 
-    scenario(tell)
+    scenario(steps)
 
 
 def test_a_bridge_continues_at_the_oldest_record_after_retention_removed_the_next_one() -> None:
-    async def tell(broker: Broker, aws: FakeAws) -> None:
+    async def steps(broker: Broker, aws: FakeAws) -> None:
         broker.create_topic("orders")
         await copy(plan(broker, aws, latest=True))
         fill(broker, range(10))
@@ -126,14 +126,14 @@ def test_a_bridge_continues_at_the_oldest_record_after_retention_removed_the_nex
             admin.truncate("orders", {0: 4})
         assert (await copy(plan(broker, aws, latest=True))).progress.records == 6
 
-    scenario(tell)
+    scenario(steps)
 
 
 @pytest.mark.parametrize("too_large_for", ["the bridge", "the stream"])
 def test_a_refused_record_is_named_and_earlier_records_are_written_once(
     too_large_for: str,
 ) -> None:
-    async def tell(broker: Broker, aws: FakeAws) -> None:
+    async def steps(broker: Broker, aws: FakeAws) -> None:
         broker.create_topic("orders")
         with Producer(broker) as producer:
             for number in range(20):
@@ -155,11 +155,11 @@ def test_a_refused_record_is_named_and_earlier_records_are_written_once(
         written = sorted(int(record.data) for record in aws.kinesis.records("orders"))
         assert written == list(range(20)), "not once more at each start"
 
-    scenario(tell)
+    scenario(steps)
 
 
 def test_a_topic_with_transactions_and_deletions_is_copied_to_its_end() -> None:
-    async def tell(broker: Broker, aws: FakeAws) -> None:
+    async def steps(broker: Broker, aws: FakeAws) -> None:
         broker.create_topic("orders", configs={"cleanup.policy": "compact"})
         with Producer(broker, transactional_id="t") as producer:
             with producer.transaction():
@@ -178,11 +178,11 @@ def test_a_topic_with_transactions_and_deletions_is_copied_to_its_end() -> None:
         found = {(record.partition_key, record.data) for record in aws.kinesis.records("orders")}
         assert found == {("a", b"kept"), ("gone", b""), ("a", b"later")}
 
-    scenario(tell)
+    scenario(steps)
 
 
 def test_a_bridge_waits_for_brokers_that_do_not_answer() -> None:
-    async def tell(broker: Broker, aws: FakeAws) -> None:
+    async def steps(broker: Broker, aws: FakeAws) -> None:
         fill(broker, range(10))
         silent = broker.faults.on(ApiKey.OFFSET_COMMIT, drop_kafka_connection())
         impatient = {"request_timeout_ms": 300}
@@ -196,13 +196,13 @@ def test_a_bridge_waits_for_brokers_that_do_not_answer() -> None:
         assert (await copy(plan(broker, aws))).progress.records == 0, "all is committed"
         assert len(aws.kinesis.records("orders")) == 10
 
-    scenario(tell)
+    scenario(steps)
 
 
 def test_a_topic_that_is_deleted_ends_a_bridge(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.kinesis.bridge.into_stream._LOOK_S", 0)
 
-    async def tell(broker: Broker, aws: FakeAws) -> None:
+    async def steps(broker: Broker, aws: FakeAws) -> None:
         fill(broker, range(10))
         bridge = IntoStreamBridge(plan(broker, aws, once=False))
         running = asyncio.ensure_future(bridge.run(asyncio.Event()))
@@ -214,11 +214,11 @@ def test_a_topic_that_is_deleted_ends_a_bridge(monkeypatch: pytest.MonkeyPatch) 
             async with asyncio.timeout(20):
                 await running
 
-    scenario(tell)
+    scenario(steps)
 
 
 def test_records_in_flight_of_a_killed_process_are_copied_again_in_order() -> None:
-    async def tell(broker: Broker, aws: FakeAws) -> None:
+    async def steps(broker: Broker, aws: FakeAws) -> None:
         fill(broker, range(40))
         written = asyncio.Event()
 
@@ -235,11 +235,11 @@ def test_records_in_flight_of_a_killed_process_are_copied_again_in_order() -> No
         for key, values in values_by_key(aws).items():
             assert list(dict.fromkeys(values)) == [n for n in range(40) if f"key-{n % 5}" == key]
 
-    scenario(tell)
+    scenario(steps)
 
 
 def test_an_envelope_contains_the_origin_of_a_record() -> None:
-    async def tell(broker: Broker, aws: FakeAws) -> None:
+    async def steps(broker: Broker, aws: FakeAws) -> None:
         broker.create_topic("orders")
         with Producer(broker) as producer:
             producer.send("orders", b"\xff", key=b"k", headers=[("a", b"b")], timestamp_ms=7)
@@ -255,11 +255,11 @@ def test_an_envelope_contains_the_origin_of_a_record() -> None:
             {**place, "offset": 1, "timestamp_ms": 8, "key": "gone", "value": None, "headers": []},
         ]  # fmt: skip
 
-    scenario(tell)
+    scenario(steps)
 
 
 def test_errors_name_a_remedy() -> None:
-    async def tell(broker: Broker, aws: FakeAws) -> None:
+    async def steps(broker: Broker, aws: FakeAws) -> None:
         with pytest.raises(ConfigError, match=r"no topic 'orders'.*headrace topic create orders"):
             await copy(plan(broker, aws))
         fill(broker, range(1))
@@ -271,7 +271,7 @@ def test_errors_name_a_remedy() -> None:
         ):
             await copy(plan(broker, aws, producing=small))
 
-    scenario(tell)
+    scenario(steps)
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_keys_become_partition_keys(key: bytes | None, expected: str) -> None:
 def test_records_of_a_lost_partition_are_not_copied() -> None:
     """(1) The bridge has polled records. (2) Its session ends. (3) Another process owns the partition, and copies."""
 
-    async def tell(broker: Broker, aws: FakeAws) -> None:
+    async def steps(broker: Broker, aws: FakeAws) -> None:
         fill(broker, range(20))
         bridge = IntoStreamBridge(plan(broker, aws))
         options: dict[str, Any] = {
@@ -314,7 +314,7 @@ def test_records_of_a_lost_partition_are_not_copied() -> None:
             assert aws.kinesis.records("orders") == []
             assert bridge.progress.records == 0
 
-    scenario(tell)
+    scenario(steps)
 
 
 @pytest.mark.parametrize("doubted", [0, 7])
@@ -323,7 +323,7 @@ def test_no_record_is_skipped_if_the_bridge_keeps_a_partition_after_a_late_heart
 ) -> None:
     """(1) The session seems to end. (2) A late response shows that it has not. No other process copies them."""
 
-    async def tell(broker: Broker, aws: FakeAws) -> None:
+    async def steps(broker: Broker, aws: FakeAws) -> None:
         broker.create_topic("orders", partitions=1)
         fill(broker, range(20))
         bridge = IntoStreamBridge(plan(broker, aws))
@@ -352,4 +352,4 @@ def test_no_record_is_skipped_if_the_bridge_keeps_a_partition_after_a_late_heart
             assert committed is not None
             assert committed.offset == 20
 
-    scenario(tell)
+    scenario(steps)

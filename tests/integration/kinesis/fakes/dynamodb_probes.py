@@ -44,7 +44,7 @@ class DynamoPeer:
         """Return the attributes of item 1 after an update, or the error."""
         given = {"ExpressionAttributeValues": values} if values else {}
         try:
-            told = await self.client.update_item(
+            reply = await self.client.update_item(
                 TableName=self.table,
                 Key=key(),
                 UpdateExpression=text,
@@ -54,7 +54,7 @@ class DynamoPeer:
             )
         except ClientError as error:
             return error.response["Error"]["Code"]
-        return {name: value for name, value in told["Attributes"].items() if name not in key()}
+        return {name: value for name, value in reply["Attributes"].items() if name not in key()}
 
 
 Probe = Callable[[DynamoPeer], Awaitable[Any]]
@@ -230,11 +230,11 @@ async def pages_of_a_query(peer: DynamoPeer) -> Any:
         "Limit": 2,
     }
     while True:
-        told = await peer.client.query(**request)
-        pages.append([item["sk"]["S"] for item in told["Items"]])
-        if "LastEvaluatedKey" not in told:
+        reply = await peer.client.query(**request)
+        pages.append([item["sk"]["S"] for item in reply["Items"]])
+        if "LastEvaluatedKey" not in reply:
             return pages
-        request["ExclusiveStartKey"] = told["LastEvaluatedKey"]
+        request["ExclusiveStartKey"] = reply["LastEvaluatedKey"]
 
 
 async def pages_of_a_scan(peer: DynamoPeer) -> Any:
@@ -251,12 +251,12 @@ async def pages_of_a_scan(peer: DynamoPeer) -> Any:
     found: list[Any] = []
     scanned = 0
     while True:
-        told = await peer.client.scan(**request)
-        found += told["Items"]
-        scanned += told["ScannedCount"]
-        if "LastEvaluatedKey" not in told:
+        reply = await peer.client.scan(**request)
+        found += reply["Items"]
+        scanned += reply["ScannedCount"]
+        if "LastEvaluatedKey" not in reply:
             return sorted(item["sk"]["S"] for item in found), {len(item) for item in found}, scanned
-        request["ExclusiveStartKey"] = told["LastEvaluatedKey"]
+        request["ExclusiveStartKey"] = reply["LastEvaluatedKey"]
 
 
 async def the_item_of_a_failed_condition(peer: DynamoPeer) -> Any:
@@ -276,13 +276,13 @@ async def the_item_of_a_failed_condition(peer: DynamoPeer) -> Any:
 async def a_write_that_is_repeated(peer: DynamoPeer) -> Any:
     await peer.create()
     client = peer.client
-    told = [
+    reply = [
         await client.delete_item(TableName=peer.table, Key=key(), ReturnValues="ALL_OLD"),
         await client.put_item(TableName=peer.table, Item=key(), ReturnValues="ALL_OLD"),
         await client.put_item(TableName=peer.table, Item=key(), ReturnValues="ALL_OLD"),
         await client.delete_item(TableName=peer.table, Key=key(), ReturnValues="ALL_OLD"),
     ]
-    return [each.get("Attributes") for each in told]
+    return [each.get("Attributes") for each in reply]
 
 
 PROBES: Final[list[Probe]] = [

@@ -15,8 +15,8 @@ SECOND: Final = "shardId-000000000001"
 THIRD: Final = "shardId-000000000002"
 
 
-def datas(told: Any) -> list[bytes]:
-    return [record["Data"] for record in told["Records"]]
+def datas(reply: Any) -> list[bytes]:
+    return [record["Data"] for record in reply["Records"]]
 
 
 async def a_new_stream(peer: KinesisPeer) -> Any:
@@ -40,13 +40,13 @@ async def keys_go_to_the_same_shards(peer: KinesisPeer) -> Any:
     name = await peer.stream(3)
     records = [{"Data": b"x", "PartitionKey": f"key-{number}"} for number in range(20)]
     records += [{"Data": b"x", "PartitionKey": "k", "ExplicitHashKey": "0"}]
-    told = await peer.client.put_records(StreamName=name, Records=records)
-    return told["FailedRecordCount"], [each["ShardId"] for each in told["Records"]]
+    reply = await peer.client.put_records(StreamName=name, Records=records)
+    return reply["FailedRecordCount"], [each["ShardId"] for each in reply["Records"]]
 
 
 async def sequence_numbers_grow(peer: KinesisPeer) -> Any:
     name = await peer.stream()
-    numbers = [told["SequenceNumber"] for told in await peer.put(name, b"1", b"2", b"3")]
+    numbers = [reply["SequenceNumber"] for reply in await peer.put(name, b"1", b"2", b"3")]
     start = (await peer.shards(name))[0]["SequenceNumberRange"]["StartingSequenceNumber"]
     return (
         {len(number) for number in numbers},
@@ -84,9 +84,9 @@ async def limits_and_next_iterators(peer: KinesisPeer) -> Any:
     token = await peer.iterator(name, FIRST)
     seen = []
     for _ in range(3):
-        told = await peer.client.get_records(ShardIterator=token, Limit=2)
-        seen.append((datas(told), told["MillisBehindLatest"] > 0))
-        token = told["NextShardIterator"]
+        reply = await peer.client.get_records(ShardIterator=token, Limit=2)
+        seen.append((datas(reply), reply["MillisBehindLatest"] > 0))
+        token = reply["NextShardIterator"]
     return seen
 
 
@@ -111,9 +111,9 @@ async def the_end_of_a_shard(peer: KinesisPeer) -> Any:
     name = await peer.stream()
     await peer.put(name, b"before")
     await peer.split(name, FIRST)
-    told = await peer.read(name, FIRST)
-    children = [(each["ShardId"], each["ParentShards"]) for each in told.get("ChildShards", [])]
-    return datas(told), told.get("NextShardIterator"), children
+    reply = await peer.read(name, FIRST)
+    children = [(each["ShardId"], each["ParentShards"]) for each in reply.get("ChildShards", [])]
+    return datas(reply), reply.get("NextShardIterator"), children
 
 
 async def a_merge(peer: KinesisPeer) -> Any:
@@ -134,15 +134,15 @@ async def update_shard_count(peer: KinesisPeer) -> Any:
     name = await peer.stream(2)
     counts = []
     for target in (4, 2, 3):
-        told = await peer.client.update_shard_count(
+        reply = await peer.client.update_shard_count(
             StreamName=name, TargetShardCount=target, ScalingType="UNIFORM_SCALING"
         )
         await peer.settled(name)
         summary = await peer.client.describe_stream_summary(StreamName=name)
         counts.append(
             (
-                told["CurrentShardCount"],
-                told["TargetShardCount"],
+                reply["CurrentShardCount"],
+                reply["TargetShardCount"],
                 summary["StreamDescriptionSummary"]["OpenShardCount"],
             )
         )
@@ -151,11 +151,11 @@ async def update_shard_count(peer: KinesisPeer) -> Any:
 
 async def pages_of_shards(peer: KinesisPeer) -> Any:
     name = await peer.stream(5)
-    told = await peer.client.list_shards(StreamName=name, MaxResults=2)
-    pages = [[shard["ShardId"] for shard in told["Shards"]]]
-    while "NextToken" in told:
-        told = await peer.client.list_shards(NextToken=told["NextToken"], MaxResults=2)
-        pages.append([shard["ShardId"] for shard in told["Shards"]])
+    reply = await peer.client.list_shards(StreamName=name, MaxResults=2)
+    pages = [[shard["ShardId"] for shard in reply["Shards"]]]
+    while "NextToken" in reply:
+        reply = await peer.client.list_shards(NextToken=reply["NextToken"], MaxResults=2)
+        pages.append([shard["ShardId"] for shard in reply["Shards"]])
     return pages
 
 
@@ -181,13 +181,13 @@ async def consumers_of_fan_out(peer: KinesisPeer) -> Any:
     arn = (await client.describe_stream_summary(StreamName=name))["StreamDescriptionSummary"][
         "StreamARN"
     ]
-    told = (await client.register_stream_consumer(StreamARN=arn, ConsumerName="efo"))["Consumer"]
+    reply = (await client.register_stream_consumer(StreamARN=arn, ConsumerName="efo"))["Consumer"]
     while True:
         found = await client.describe_stream_consumer(StreamARN=arn, ConsumerName="efo")
         if found["ConsumerDescription"]["ConsumerStatus"] == "ACTIVE":
             break
     listed = await client.list_stream_consumers(StreamARN=arn)
-    return told["ConsumerARN"].startswith(f"{arn}/consumer/efo:"), [
+    return reply["ConsumerARN"].startswith(f"{arn}/consumer/efo:"), [
         each["ConsumerName"] for each in listed["Consumers"]
     ]
 
@@ -214,9 +214,9 @@ async def a_time_to_come(peer: KinesisPeer) -> Any:
 
 async def a_number_of_another_shard(peer: KinesisPeer) -> Any:
     name = await peer.stream(2)
-    told = (await peer.put(name, b"1"))[0]
-    other = FIRST if told["ShardId"] == SECOND else SECOND
-    kind, number = "AFTER_SEQUENCE_NUMBER", told["SequenceNumber"]
+    reply = (await peer.put(name, b"1"))[0]
+    other = FIRST if reply["ShardId"] == SECOND else SECOND
+    kind, number = "AFTER_SEQUENCE_NUMBER", reply["SequenceNumber"]
     return await outcome(peer.iterator(name, other, kind, StartingSequenceNumber=number))
 
 
@@ -297,8 +297,8 @@ async def far_more_shards_at_once(peer: KinesisPeer) -> Any:
 
 async def a_token_beside_a_name(peer: KinesisPeer) -> Any:
     name = await peer.stream(2)
-    told = await peer.client.list_shards(StreamName=name, MaxResults=1)
-    return await outcome(peer.shards(name, NextToken=told["NextToken"]))
+    reply = await peer.client.list_shards(StreamName=name, MaxResults=1)
+    return await outcome(peer.shards(name, NextToken=reply["NextToken"]))
 
 
 async def a_stream_that_is_deleted(peer: KinesisPeer) -> Any:
@@ -337,14 +337,14 @@ async def the_first_event_of_fan_out(peer: KinesisPeer) -> Any:
     arn = (await client.describe_stream_summary(StreamName=name))["StreamDescriptionSummary"][
         "StreamARN"
     ]
-    told = (await client.register_stream_consumer(StreamARN=arn, ConsumerName="efo"))["Consumer"]
+    reply = (await client.register_stream_consumer(StreamARN=arn, ConsumerName="efo"))["Consumer"]
     while True:
-        found = await client.describe_stream_consumer(ConsumerARN=told["ConsumerARN"])
+        found = await client.describe_stream_consumer(ConsumerARN=reply["ConsumerARN"])
         if found["ConsumerDescription"]["ConsumerStatus"] == "ACTIVE":
             break
     try:
         pushed = await client.subscribe_to_shard(
-            ConsumerARN=told["ConsumerARN"],
+            ConsumerARN=reply["ConsumerARN"],
             ShardId=FIRST,
             StartingPosition={"Type": "TRIM_HORIZON"},
         )

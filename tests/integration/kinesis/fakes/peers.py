@@ -81,8 +81,8 @@ class KinesisPeer:
     async def settled(self, name: str) -> None:
         """Wait until a stream is ACTIVE."""
         while True:
-            told = await self.client.describe_stream_summary(StreamName=name)
-            if told["StreamDescriptionSummary"]["StreamStatus"] == "ACTIVE":
+            reported = await self.client.describe_stream_summary(StreamName=name)
+            if reported["StreamDescriptionSummary"]["StreamStatus"] == "ACTIVE":
                 return
             await asyncio.sleep(0.02)
 
@@ -97,8 +97,8 @@ class KinesisPeer:
 
     async def shards(self, name: str, **more: Any) -> list[dict[str, Any]]:
         """Return the shards of one page."""
-        told = await self.client.list_shards(StreamName=name, **more)
-        return list(told["Shards"])
+        reported = await self.client.list_shards(StreamName=name, **more)
+        return list(reported["Shards"])
 
     async def put(self, name: str, *datas: bytes) -> list[dict[str, Any]]:
         """Write records one by one, and return the reply to each."""
@@ -108,10 +108,10 @@ class KinesisPeer:
         ]
 
     async def iterator(self, name: str, shard: str, kind: str = "TRIM_HORIZON", **more: Any) -> str:
-        told = await self.client.get_shard_iterator(
+        reported = await self.client.get_shard_iterator(
             StreamName=name, ShardId=shard, ShardIteratorType=kind, **more
         )
-        return str(told["ShardIterator"])
+        return str(reported["ShardIterator"])
 
     async def read(self, name: str, shard: str, kind: str = "TRIM_HORIZON", **more: Any) -> Any:
         """Call GetRecords once, from a start position."""

@@ -46,9 +46,9 @@ async def posted(aws: FakeAws, **headers: str) -> tuple[int, Any]:
 
 def refusal(aws: FakeAws, **headers: str) -> str:
     """Return the error for a request with other headers."""
-    status, told = asyncio.run(posted(aws, **headers))
+    status, reply = asyncio.run(posted(aws, **headers))
     assert status == 400
-    return f"{told['__type']}: {told['message']}"
+    return f"{reply['__type']}: {reply['message']}"
 
 
 def test_a_request_needs_a_signature_a_target_and_json(aws: FakeAws) -> None:
@@ -69,8 +69,8 @@ def test_the_fake_runs_on_the_callers_event_loop() -> None:
     async def work() -> list[str]:
         async with FakeAws() as aws, client_of("kinesis", aws.endpoint_url) as client:
             await client.create_stream(StreamName="orders", ShardCount=1)
-            told = await client.list_streams()
-            return list(told["StreamNames"])
+            reply = await client.list_streams()
+            return list(reply["StreamNames"])
 
     assert asyncio.run(work()) == ["orders"]
 
@@ -150,12 +150,12 @@ def test_events_of_fan_out_reach_aiobotocore(aws: FakeAws) -> None:
 
     async def work() -> list[Any]:
         async with client_of("kinesis", aws.endpoint_url) as client:
-            told = await client.subscribe_to_shard(
+            reply = await client.subscribe_to_shard(
                 ConsumerARN=arn, ShardId=FIRST, StartingPosition={"Type": "TRIM_HORIZON"}
             )
             seen: list[Any] = []
             children = 0
-            async for event in told["EventStream"]:
+            async for event in reply["EventStream"]:
                 pushed = event["SubscribeToShardEvent"]
                 seen.append([record["Data"] for record in pushed["Records"]])
                 children = len(pushed.get("ChildShards", []))
@@ -174,14 +174,14 @@ def test_a_subscription_breaks_or_ends_with_an_error(aws: FakeAws, kind: str | N
 
     async def work() -> None:
         async with client_of("kinesis", aws.endpoint_url) as client:
-            told = await client.subscribe_to_shard(
+            reply = await client.subscribe_to_shard(
                 ConsumerARN=arn, ShardId=FIRST, StartingPosition={"Type": "LATEST"}
             )
             try:
-                async for _ in told["EventStream"]:
+                async for _ in reply["EventStream"]:
                     aws.kinesis.end_subscriptions(kind)
             finally:
-                told["EventStream"].close()
+                reply["EventStream"].close()
 
     with pytest.raises(aiohttp.ClientPayloadError if kind is None else EventStreamError):
         asyncio.run(work())

@@ -249,14 +249,14 @@ def test_a_producer_that_is_closed_while_it_connects_leaves_no_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scenario() -> None:
-        connecting, gate, told = asyncio.Event(), asyncio.Event(), []
+        connecting, gate, events = asyncio.Event(), asyncio.Event(), []
 
         @asynccontextmanager
         async def slow_client(aws: AwsSettings, service: str) -> AsyncIterator[object]:
             connecting.set()
             await gate.wait()
             yield object()
-            told.append("closed")
+            events.append("closed")
 
         monkeypatch.setattr("headrace.kinesis.producing.aio_engine.open_client", slow_client)
         producer = Producer()
@@ -268,7 +268,7 @@ def test_a_producer_that_is_closed_while_it_connects_leaves_no_connection(
         with pytest.raises(ClosedError):
             _ = await sending
         await closing
-        assert told == ["closed"]
+        assert events == ["closed"]
 
     asyncio.run(scenario())
 

@@ -26,11 +26,11 @@ REFUSALS = [
 
 class Refused(Exception):  # noqa: N818 - it looks like botocore's
     def __init__(self, status: int, body: bytes) -> None:
-        told = json.loads(body)
-        super().__init__(told)
-        code = told["__type"].rpartition("#")[2]
+        reported = json.loads(body)
+        super().__init__(reported)
+        code = reported["__type"].rpartition("#")[2]
         self.response = {
-            "Error": {"Code": code, "Message": str(told)},
+            "Error": {"Code": code, "Message": str(reported)},
             "ResponseMetadata": {"HTTPStatusCode": status},
         }
 

@@ -241,11 +241,13 @@ def test_a_reader_retries_transient_errors(kind: str, caplog: pytest.LogCaptureF
             pauses = it.timing.slept_ms
             assert max(pauses) == 5_000  # half of ten seconds: the test's random number is 0.5
             assert len(pauses) >= 9
-            told = [each.getMessage() for each in caplog.records if each.name == "headrace.kinesis"]
-            assert len(told) == 3  # after two failures, four and eight
+            logged = [
+                each.getMessage() for each in caplog.records if each.name == "headrace.kinesis"
+            ]
+            assert len(logged) == 3  # after two failures, four and eight
             assert (
                 f"stream orders: 8 failures in a row; last error: An error occurred ({kind})"
-                in told[-1]
+                in logged[-1]
             )
             if kind.startswith("Provisioned"):
                 assert iterators.hits == 0  # the iterator is still used
@@ -344,7 +346,7 @@ def test_a_deleted_stream_is_an_error_and_not_the_end_of_a_shard() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "expected", "said"),
+    ("kind", "expected", "message"),
     [
         (
             "AccessDeniedException",
@@ -357,11 +359,11 @@ def test_a_deleted_stream_is_an_error_and_not_the_end_of_a_shard() -> None:
         ("InvalidSignatureException", ConfigError, "clock is wrong"),
     ],
 )
-def test_permanent_errors_are_raised(kind: str, expected: type[Exception], said: str) -> None:
+def test_permanent_errors_are_raised(kind: str, expected: type[Exception], message: str) -> None:
     async def scenario() -> None:
         async with lab() as it:
             it.aws.kinesis.faults.on("GetRecords", error(kind))
-            with pytest.raises(expected, match=said):
+            with pytest.raises(expected, match=message):
                 await it.reader().fetch()
             assert it.count("GetRecords") == 1
 

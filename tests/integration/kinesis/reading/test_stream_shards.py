@@ -155,11 +155,11 @@ def test_the_error_without_an_answer_names_the_endpoint() -> None:
         async with lab() as it:
             nobody = it.settings(endpoint_url="http://127.0.0.1:1")
             async with open_client(nobody, "kinesis") as client:
-                said = (
+                message = (
                     r"describing stream orders: no answer from http://127\.0\.0\.1:1 in region \S+: "
                     "check region, endpoint_url and the network"
                 )
-                with pytest.raises(KinesisError, match=said):
+                with pytest.raises(KinesisError, match=message):
                     await StreamShards(client, "orders", timing=it.timing).describe()
 
     asyncio.run(scenario())

@@ -126,13 +126,13 @@ def test_an_answer_after_the_end_of_the_lease_gives_no_lease() -> None:
 
 def test_a_renewal_without_an_answer_is_repeated_until_the_lease_expires() -> None:
     bench, _ = holder()
-    told: list[Action] = []
-    while not told:
+    revoked: list[Action] = []
+    while not revoked:
         for request in bench.wait(500):
-            told += [request] if isinstance(request, Revoked) else []
+            revoked += [request] if isinstance(request, Revoked) else []
             if isinstance(request, Renew):
                 bench.reply(request, UNKNOWN)
-    assert told == [Revoked(A, Why.LOST)]
+    assert revoked == [Revoked(A, Why.LOST)]
     assert bench.now_ms == BEGAN_MS + 27_000
     assert len(of(bench.done, Renew)) > 10
 

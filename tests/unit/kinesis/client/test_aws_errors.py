@@ -15,7 +15,7 @@ from headrace.kinesis.client.backoff import JitteredBackoff, repeated
 from headrace.kinesis.client.errors import FailureKind, error_code, explained, failure_kind, of_aws
 
 
-def refusal(code: str, message: str = "said so", status: int = 400) -> boto.ClientError:
+def refusal(code: str, message: str = "the reason", status: int = 400) -> boto.ClientError:
     response: Any = {
         "Error": {"Code": code, "Message": message},
         "ResponseMetadata": {"HTTPStatusCode": status},
@@ -66,7 +66,7 @@ def test_a_bug_of_a_program_is_not_a_failure_of_aws(error: Exception) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "kind", "said"),
+    ("error", "kind", "message"),
     [
         (
             boto.NoCredentialsError(),
@@ -112,7 +112,7 @@ def test_a_bug_of_a_program_is_not_a_failure_of_aws(error: Exception) -> None:
         (
             refusal("KMSDisabledException"),
             KinesisError,
-            "check its policy and state (KMSDisabledException: said so)",
+            "check its policy and state (KMSDisabledException: the reason)",
         ),
         (
             refusal("ResourceNotFoundException"),
@@ -130,13 +130,13 @@ def test_a_bug_of_a_program_is_not_a_failure_of_aws(error: Exception) -> None:
     ids=repr,
 )
 def test_messages_contain_the_action_the_reason_and_the_remedy(
-    error: Exception, kind: type[Exception], said: str
+    error: Exception, kind: type[Exception], message: str
 ) -> None:
-    told = explained(error, "reading it", stream="orders", region="eu-central-1")
-    assert type(told) is kind
-    assert str(told).startswith("reading it: ")
-    assert said in str(told)
-    assert explained(told, "again") is told
+    explanation = explained(error, "reading it", stream="orders", region="eu-central-1")
+    assert type(explanation) is kind
+    assert str(explanation).startswith("reading it: ")
+    assert message in str(explanation)
+    assert explained(explanation, "again") is explanation
 
 
 def test_the_error_code_of_any_answer_is_read_without_an_exception() -> None:
@@ -213,5 +213,5 @@ def test_calls_to_a_server_that_never_answered_fail_early(error: Exception, most
         asyncio.run(repeated(call, "describing it", client, timing, answer_within_ms=3_000))
     assert most_ms / 4 < timing.time_ms <= most_ms
     if most_ms == 3_000:
-        said = "describing it: no answer from http://x in region eu-central-1: check region,"
-        assert str(raised.value).startswith(said)
+        expected = "describing it: no answer from http://x in region eu-central-1: check region,"
+        assert str(raised.value).startswith(expected)

@@ -18,7 +18,7 @@ ARN = "arn:aws:kinesis:eu-central-1:123456789012:stream/orders"
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"access_key_id": "a"}, "go together"),
         ({"secret_access_key": "a"}, "go together"),
@@ -27,8 +27,8 @@ ARN = "arn:aws:kinesis:eu-central-1:123456789012:stream/orders"
         ({"read_timeout_ms": 0}, "read_timeout_ms=0 is not allowed: use 1 or more"),
     ],
 )
-def test_invalid_aws_settings_are_refused(wrong: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_invalid_aws_settings_are_refused(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         AwsSettings(**wrong)
 
 

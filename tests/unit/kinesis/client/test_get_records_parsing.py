@@ -102,9 +102,9 @@ def test_both_parsers_read_the_same_reply(answer: dict[str, Any]) -> None:
     slow, fast = BotocoreClient(body), BotocoreClient(body)
     prepare(fast)  # type: ignore[arg-type] # it has what is asked of it
     assert asked(fast) == asked(slow)
-    for stored, told in zip(asked(fast).records, answer["Records"], strict=True):
-        assert b64encode(stored.data).decode() == told["Data"]
-        assert stored.partition_key == told["PartitionKey"]
+    for stored, reply in zip(asked(fast).records, answer["Records"], strict=True):
+        assert b64encode(stored.data).decode() == reply["Data"]
+        assert stored.partition_key == reply["PartitionKey"]
 
 
 def test_calls_of_the_program_get_the_replies_of_botocore() -> None:

@@ -95,7 +95,7 @@ class Team:
     def __init__(
         self, store: Store, lister: Lister, loop: LeapingLoop, seed: int = 1, **settings: Any
     ) -> None:
-        self.told: list[str] = []
+        self.notified: list[str] = []
         self.errors: list[HeadraceError] = []
         self.finished: dict[LeaseKey, Checkpoint] = {}
         self.is_slow = False
@@ -113,17 +113,17 @@ class Team:
     async def assigned(self, lease: Lease) -> None:
         if self.is_slow:
             await asyncio.sleep(60)
-        self.told.append(f"assigned {lease.key.shard} {lease.checkpoint.position}")
+        self.notified.append(f"assigned {lease.key.shard} {lease.checkpoint.position}")
 
     async def drain(self, key: LeaseKey, why: Why, deadline_ms: int | None) -> None:
-        self.told.append(f"drain {key.shard} {why}")
+        self.notified.append(f"drain {key.shard} {why}")
         self.member.drained(key, self.finished.get(key))
 
     async def restart(self, key: LeaseKey) -> None:
-        self.told.append(f"restart {key.shard}")
+        self.notified.append(f"restart {key.shard}")
 
     async def revoked(self, key: LeaseKey, why: Why) -> None:
-        self.told.append(f"revoked {key.shard} {why}")
+        self.notified.append(f"revoked {key.shard} {why}")
 
     async def failed(self, error: HeadraceError) -> None:
         self.errors.append(error)
@@ -146,7 +146,7 @@ async def until(condition: Callable[[], object], seconds: int = 300) -> None:
 Told = Callable[[Store, Lister, LeapingLoop], Coroutine[Any, Any, None]]
 
 
-def tell(scenario: Told, *shards: str) -> None:
+def simulate(scenario: Told, *shards: str) -> None:
     loop = LeapingLoop()
     try:
         loop.run_until_complete(scenario(Store(), Lister(*shards), loop))
@@ -178,15 +178,15 @@ def test_members_share_shards_and_hand_them_over_without_a_gap() -> None:
         await two.member.start()
         await until(lambda: two.shards)
         (moved,) = two.shards
-        assert two.told == [f"assigned {moved} {one.finished[key(moved)].position}"]
-        assert one.told[-2:] == [f"drain {moved} handover", f"revoked {moved} handover"]
+        assert two.notified == [f"assigned {moved} {one.finished[key(moved)].position}"]
+        assert one.notified[-2:] == [f"drain {moved} handover", f"revoked {moved} handover"]
         await one.member.close()
         assert one.shards == []
         await until(lambda: two.shards == ["a", "b"])
         await two.member.close()
         assert {lease.owner for lease in await store.leases("g", STREAM)} == {None}
 
-    tell(scenario, "a", "b")
+    simulate(scenario, "a", "b")
 
 
 def test_other_members_own_the_shards_beyond_a_members_limit() -> None:
@@ -204,7 +204,7 @@ def test_other_members_own_the_shards_beyond_a_members_limit() -> None:
         assert len(bound.shards) == 1
         await bound.member.close()
 
-    tell(scenario, *"abcde")
+    simulate(scenario, *"abcde")
 
 
 def test_checkpoint_returns_after_the_write() -> None:
@@ -225,7 +225,7 @@ def test_checkpoint_returns_after_the_write() -> None:
         with pytest.raises(LeaseLostError, match="orders@1/a"):
             await team.member.checkpoint(key("a"), Checkpoint("12"))
 
-    tell(scenario, "a")
+    simulate(scenario, "a")
 
 
 @pytest.mark.parametrize("fault", ["is_silent", "is_hanging"])
@@ -238,19 +238,19 @@ def test_a_member_that_cannot_renew_stops_in_time_and_starts_again(fault: str) -
         setattr(store, fault, True)
         await until(lambda: not team.member.valid(key("a")))
         assert loop.now_ms <= taken_ms + 27_100
-        said = (
+        message = (
             "no server is there"
             if fault == "is_silent"
             else "the lease store did not answer within 5 s"
         )
-        assert said in (team.member.trouble or "")
-        await until(lambda: "revoked a lost" in team.told)
+        assert message in (team.member.trouble or "")
+        await until(lambda: "revoked a lost" in team.notified)
         setattr(store, fault, False)
         await until(lambda: team.member.valid(key("a")))
-        assert team.told[-1] == "assigned a TRIM_HORIZON"
+        assert team.notified[-1] == "assigned a TRIM_HORIZON"
         await team.member.close()
 
-    tell(scenario, "a")
+    simulate(scenario, "a")
 
 
 def test_notifications_of_a_shard_come_one_after_another() -> None:
@@ -260,9 +260,13 @@ def test_notifications_of_a_shard_come_one_after_another() -> None:
         await team.member.start()
         await until(lambda: team.shards)
         await team.member.close()
-        assert team.told == ["assigned a TRIM_HORIZON", "drain a shutdown", "revoked a shutdown"]
+        assert team.notified == [
+            "assigned a TRIM_HORIZON",
+            "drain a shutdown",
+            "revoked a shutdown",
+        ]
 
-    tell(scenario, "a")
+    simulate(scenario, "a")
 
 
 def test_the_children_are_read_after_the_end_of_a_shard() -> None:
@@ -278,7 +282,7 @@ def test_the_children_are_read_after_the_end_of_a_shard() -> None:
         assert (await store.leases("g", STREAM))[0].checkpoint == SHARD_END
         await team.member.close()
 
-    tell(scenario, "a")
+    simulate(scenario, "a")
 
 
 def test_a_deleted_stream_is_reported_once() -> None:
@@ -291,7 +295,7 @@ def test_a_deleted_stream_is_reported_once() -> None:
         assert team.errors == [lister.error]
         await team.member.close()
 
-    tell(scenario, "a")
+    simulate(scenario, "a")
 
 
 def test_a_request_is_repeated_after_an_unknown_exception_of_the_store() -> None:
@@ -304,14 +308,14 @@ def test_a_request_is_repeated_after_an_unknown_exception_of_the_store() -> None
         await until(lambda: team.shards)
         await team.member.close()
 
-    tell(scenario, "a")
+    simulate(scenario, "a")
 
 
 def test_a_member_that_was_never_started_closes() -> None:
     async def scenario(store: Store, lister: Lister, loop: LeapingLoop) -> None:
         await Team(store, lister, loop).member.close()
 
-    tell(scenario, "a")
+    simulate(scenario, "a")
 
 
 def test_a_cancelled_close_leaves_no_task() -> None:
@@ -327,7 +331,7 @@ def test_a_cancelled_close_leaves_no_task() -> None:
         assert not team.member._notifiers
         assert len(asyncio.all_tasks()) == 1
 
-    tell(scenario, "a")
+    simulate(scenario, "a")
 
 
 def test_reports_after_the_close_send_no_request() -> None:
@@ -344,7 +348,7 @@ def test_reports_after_the_close_send_no_request() -> None:
         with pytest.raises(LeaseLostError):
             await team.member.checkpoint(key("a"), Checkpoint("9"))
 
-    tell(scenario, "a")
+    simulate(scenario, "a")
 
 
 def test_a_cancelled_checkpoint_does_not_block_the_lease_transfer() -> None:
@@ -370,7 +374,7 @@ def test_a_cancelled_checkpoint_does_not_block_the_lease_transfer() -> None:
         assert loop.now_ms < began_ms + 2000
         assert (await store.leases("g", STREAM))[0].checkpoint == Checkpoint("10")
 
-    tell(scenario, "a")
+    simulate(scenario, "a")
 
 
 def test_the_requests_of_many_shards_are_sent_in_turn() -> None:
@@ -393,4 +397,4 @@ def test_the_requests_of_many_shards_are_sent_in_turn() -> None:
         assert most == WRITES_AT_ONCE
         await team.member.close()
 
-    tell(scenario, *(f"{number:03}" for number in range(80)))
+    simulate(scenario, *(f"{number:03}" for number in range(80)))

@@ -94,11 +94,11 @@ def test_a_shard_that_cannot_be_read_is_reported_and_retried(
     async def run() -> None:
         async with unreadable_shard(monkeypatch) as (world, consumer):
             [line] = caplog.records
-            said = (
+            message = (
                 f"g: {KEY} cannot be read. Reading is retried until it works or another member owns the shard: "
                 "no reader today"
             )
-            assert (line.levelname, line.getMessage()) == ("ERROR", said)
+            assert (line.levelname, line.getMessage()) == ("ERROR", message)
             [status] = consumer.statuses({})
             assert (status.shard, status.error) == (KEY.shard, "no reader today")
             world.is_readable = True

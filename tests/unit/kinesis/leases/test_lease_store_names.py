@@ -55,7 +55,7 @@ def test_the_url_sets_capacity_and_tags() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("leases", "is not the URL of a lease store"),
         ("redis://leases", "is not the URL of a lease store"),
@@ -75,8 +75,8 @@ def test_the_url_sets_capacity_and_tags() -> None:
         ("dynamodb://leases?endpoint_url=host", "begins with http"),
     ],
 )
-def test_an_invalid_store_url_is_refused(text: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_an_invalid_store_url_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         open_store(text)
 
 

@@ -24,17 +24,17 @@ def fake(**options: Any) -> FakeKinesis:
 def ask(service: AwsService, operation: str, **members: Any) -> dict[str, Any]:
     """Return the answer of a service, or raise its refusal."""
     reply = service.handle(operation, msgspec.json.encode(members))
-    told: dict[str, Any] = msgspec.json.decode(reply.body) if reply.body else {}
+    reported: dict[str, Any] = msgspec.json.decode(reply.body) if reply.body else {}
     if reply.status != 200:
-        kind = told["__type"].removeprefix(service.NAMESPACE)
-        raise AwsError(kind, told["message"], {"Item": told.get("Item")})
-    return told
+        kind = reported["__type"].removeprefix(service.NAMESPACE)
+        raise AwsError(kind, reported["message"], {"Item": reported.get("Item")})
+    return reported
 
 
 def iterator(
     kinesis: FakeKinesis, shard: str = FIRST, kind: str = "TRIM_HORIZON", **more: Any
 ) -> str:
-    told = ask(
+    reported = ask(
         kinesis,
         "GetShardIterator",
         StreamName="orders",
@@ -42,15 +42,15 @@ def iterator(
         ShardIteratorType=kind,
         **more,
     )
-    return str(told["ShardIterator"])
+    return str(reported["ShardIterator"])
 
 
 def get(kinesis: FakeKinesis, token: str, **more: Any) -> dict[str, Any]:
     return ask(kinesis, "GetRecords", ShardIterator=token, **more)
 
 
-def datas(told: dict[str, Any]) -> list[bytes]:
-    return [base64.b64decode(record["Data"]) for record in told["Records"]]
+def datas(reported: dict[str, Any]) -> list[bytes]:
+    return [base64.b64decode(record["Data"]) for record in reported["Records"]]
 
 
 def entry(data: bytes, key: str = "key", **more: Any) -> dict[str, Any]:

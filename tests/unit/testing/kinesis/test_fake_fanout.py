@@ -19,8 +19,8 @@ def subscribe(
     request = {"ConsumerARN": arn, "ShardId": FIRST, "StartingPosition": {"Type": kind, **position}}
     reply = kinesis.handle("SubscribeToShard", msgspec.json.encode(request))
     if reply.subscription is None:
-        told = msgspec.json.decode(reply.body)
-        raise AwsError(told["__type"], told["message"])
+        answer = msgspec.json.decode(reply.body)
+        raise AwsError(answer["__type"], answer["message"])
     return reply.subscription
 
 
@@ -30,11 +30,11 @@ def pushed(kinesis: FakeKinesis, subscription: FanOutSubscription) -> dict[str, 
     buffer.add_data(kinesis.next_push(subscription).frame)
     (message,) = buffer
     headers = message.headers
-    told: dict[str, Any] = msgspec.json.decode(message.payload)
+    answer: dict[str, Any] = msgspec.json.decode(message.payload)
     if headers[":message-type"] == "exception":
-        raise AwsError(str(headers[":exception-type"]), told["message"])
+        raise AwsError(str(headers[":exception-type"]), answer["message"])
     assert headers[":event-type"] == "SubscribeToShardEvent"
-    return told
+    return answer
 
 
 @pytest.fixture
@@ -133,9 +133,9 @@ def test_a_push_ends_with_its_consumer(kinesis: FakeKinesis, arn: str) -> None:
 def test_consumers_are_found_by_name_and_by_the_page(kinesis: FakeKinesis, arn: str) -> None:
     stream = kinesis.account.arn("orders")
     kinesis.register_consumer("orders", "audit")
-    told = ask(kinesis, "ListStreamConsumers", StreamARN=stream, MaxResults=1)
-    more = ask(kinesis, "ListStreamConsumers", StreamARN=stream, NextToken=told["NextToken"])
-    assert [each["ConsumerName"] for each in told["Consumers"] + more["Consumers"]] == [
+    answer = ask(kinesis, "ListStreamConsumers", StreamARN=stream, MaxResults=1)
+    more = ask(kinesis, "ListStreamConsumers", StreamARN=stream, NextToken=answer["NextToken"])
+    assert [each["ConsumerName"] for each in answer["Consumers"] + more["Consumers"]] == [
         "audit",
         "billing",
     ]

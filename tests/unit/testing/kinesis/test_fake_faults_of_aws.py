@@ -65,9 +65,9 @@ def test_an_empty_reply_keeps_the_position() -> None:
     kinesis.put("orders", b"1")
     kinesis.advance(30)
     kinesis.faults.on("GetRecords", once=empty())
-    told = get(kinesis, iterator(kinesis))
-    assert (datas(told), told["MillisBehindLatest"]) == ([], 30)
-    assert datas(get(kinesis, told["NextShardIterator"])) == [b"1"]
+    answer = get(kinesis, iterator(kinesis))
+    assert (datas(answer), answer["MillisBehindLatest"]) == ([], 30)
+    assert datas(get(kinesis, answer["NextShardIterator"])) == [b"1"]
 
 
 @pytest.mark.parametrize(

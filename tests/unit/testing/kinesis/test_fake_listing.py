@@ -11,18 +11,18 @@ from tests.unit.testing.kinesis.asking import FIRST, ask, fake, get, iterator
 
 
 def numbers(kinesis: FakeKinesis, **members: Any) -> list[int]:
-    told = ask(kinesis, "ListShards", StreamName="orders", **members)
-    return [int(shard["ShardId"][-3:]) for shard in told["Shards"]]
+    reply = ask(kinesis, "ListShards", StreamName="orders", **members)
+    return [int(shard["ShardId"][-3:]) for shard in reply["Shards"]]
 
 
 def test_shards_are_listed_by_the_page() -> None:
     kinesis = fake()
     kinesis.create_stream("wide", 5)
-    told = ask(kinesis, "ListShards", StreamName="wide", MaxResults=2)
-    seen = [told["Shards"]]
-    while "NextToken" in told:
-        told = ask(kinesis, "ListShards", NextToken=told["NextToken"], MaxResults=2)
-        seen.append(told["Shards"])
+    reply = ask(kinesis, "ListShards", StreamName="wide", MaxResults=2)
+    seen = [reply["Shards"]]
+    while "NextToken" in reply:
+        reply = ask(kinesis, "ListShards", NextToken=reply["NextToken"], MaxResults=2)
+        seen.append(reply["Shards"])
     assert [len(page) for page in seen] == [2, 2, 1]
     assert len({shard["ShardId"] for page in seen for shard in page}) == 5
 
@@ -81,8 +81,8 @@ def test_a_closed_shard_is_removed_with_its_records() -> None:
 
 def test_a_stream_is_found_by_its_arn_and_distinguished_from_the_one_before() -> None:
     kinesis = fake()
-    told = ask(kinesis, "DescribeStreamSummary", StreamARN=kinesis.account.arn("orders"))
-    summary = told["StreamDescriptionSummary"]
+    reply = ask(kinesis, "DescribeStreamSummary", StreamARN=kinesis.account.arn("orders"))
+    summary = reply["StreamDescriptionSummary"]
     assert (summary["StreamName"], summary["OpenShardCount"], summary["RetentionPeriodHours"]) == (
         "orders",
         1,

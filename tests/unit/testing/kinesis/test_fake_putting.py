@@ -17,9 +17,9 @@ MIB = 1 << 20
 
 def put_many(kinesis: Any, *records: dict[str, Any]) -> list[str]:
     """Return the result of each record: a shard, or an error."""
-    told = ask(kinesis, "PutRecords", StreamName="orders", Records=list(records))
-    assert told["FailedRecordCount"] == sum("ErrorCode" in each for each in told["Records"])
-    return [each.get("ErrorCode") or each["ShardId"] for each in told["Records"]]
+    reply = ask(kinesis, "PutRecords", StreamName="orders", Records=list(records))
+    assert reply["FailedRecordCount"] == sum("ErrorCode" in each for each in reply["Records"])
+    return [each.get("ErrorCode") or each["ShardId"] for each in reply["Records"]]
 
 
 def test_sequence_numbers_have_56_digits_and_grow_as_integers() -> None:
@@ -126,7 +126,7 @@ def test_encrypted_records_are_marked() -> None:
     kinesis = fake()
     kinesis.put("orders", b"plain")
     kinesis.call("StartStreamEncryption", StreamName="orders", EncryptionType="KMS", KeyId="alias")
-    told = ask(kinesis, "PutRecord", StreamName="orders", **entry(b"secret"))
+    reply = ask(kinesis, "PutRecord", StreamName="orders", **entry(b"secret"))
     records = get(kinesis, iterator(kinesis))["Records"]
-    kinds = [each.get("EncryptionType") for each in (told, *records)]
+    kinds = [each.get("EncryptionType") for each in (reply, *records)]
     assert kinds == ["KMS", None, "KMS"]

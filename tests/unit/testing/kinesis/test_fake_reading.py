@@ -126,10 +126,10 @@ def test_records_are_removed_after_the_retention_period() -> None:
     assert [record.data for record in kinesis.records("orders")] == [b"new"]
     assert datas(get(kinesis, iterator(kinesis))) == [b"new"]
     after = iterator(kinesis, kind="AT_SEQUENCE_NUMBER", StartingSequenceNumber=old.sequence_number)
-    told = get(kinesis, after)
-    assert datas(told) == [b"new"]
+    reply = get(kinesis, after)
+    assert datas(reply) == [b"new"]
     kinesis.put("orders", b"newest")
-    assert datas(get(kinesis, told["NextShardIterator"])) == [b"newest"]
+    assert datas(get(kinesis, reply["NextShardIterator"])) == [b"newest"]
 
 
 @pytest.mark.parametrize(

@@ -22,10 +22,10 @@ def test_a_split_shard_ends_with_its_last_records() -> None:
     kinesis.put("orders", b"before")
     kinesis.split("orders", FIRST)
     kinesis.put("orders", b"after", explicit_hash_key=0)
-    told = get(kinesis, iterator(kinesis))
-    assert datas(told) == [b"before"]
-    assert "NextShardIterator" not in told
-    children = [(child["ShardId"], child["ParentShards"]) for child in told["ChildShards"]]
+    reply = get(kinesis, iterator(kinesis))
+    assert datas(reply) == [b"before"]
+    assert "NextShardIterator" not in reply
+    children = [(child["ShardId"], child["ParentShards"]) for child in reply["ChildShards"]]
     assert children == [("shardId-000000000001", [FIRST]), ("shardId-000000000002", [FIRST])]
     assert datas(get(kinesis, iterator(kinesis, "shardId-000000000001"))) == [b"after"]
 
@@ -34,9 +34,9 @@ def test_a_split_shard_can_end_with_one_more_call() -> None:
     kinesis = fake(shard_end="extra_call")
     kinesis.put("orders", b"before")
     kinesis.split("orders", FIRST)
-    told = get(kinesis, iterator(kinesis))
-    assert (datas(told), "ChildShards" in told) == ([b"before"], False)
-    last = get(kinesis, told["NextShardIterator"])
+    reply = get(kinesis, iterator(kinesis))
+    assert (datas(reply), "ChildShards" in reply) == ([b"before"], False)
+    last = get(kinesis, reply["NextShardIterator"])
     assert (datas(last), "NextShardIterator" in last, len(last["ChildShards"])) == ([], False, 2)
 
 
@@ -56,8 +56,8 @@ def test_a_merged_shard_has_both_parents() -> None:
         True,
         False,
     ]
-    told = get(kinesis, iterator(kinesis, "shardId-000000000001"))
-    assert sorted(told["ChildShards"][0]["ParentShards"]) == [
+    reply = get(kinesis, iterator(kinesis, "shardId-000000000001"))
+    assert sorted(reply["ChildShards"][0]["ParentShards"]) == [
         "shardId-000000000001",
         "shardId-000000000002",
     ]
@@ -79,8 +79,8 @@ def test_reads_and_writes_continue_during_a_change() -> None:
     kinesis = fake(transition_ms=500)
 
     def status() -> str:
-        told = ask(kinesis, "DescribeStreamSummary", StreamName="orders")
-        return str(told["StreamDescriptionSummary"]["StreamStatus"])
+        reply = ask(kinesis, "DescribeStreamSummary", StreamName="orders")
+        return str(reply["StreamDescriptionSummary"]["StreamStatus"])
 
     assert status() == "CREATING"
     with pytest.raises(AwsError, match=r"ResourceInUseException.*CREATING"):

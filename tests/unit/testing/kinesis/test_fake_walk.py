@@ -43,13 +43,13 @@ class Reader:
         if not self.tokens:
             return
         shard = entropy.choice(sorted(self.tokens))
-        told = get(self.kinesis, self.tokens.pop(shard), Limit=entropy.choice([1, 3, 10_000]))
-        self.seen += datas(told)
-        if "NextShardIterator" in told:
-            self.tokens[shard] = told["NextShardIterator"]
+        reply = get(self.kinesis, self.tokens.pop(shard), Limit=entropy.choice([1, 3, 10_000]))
+        self.seen += datas(reply)
+        if "NextShardIterator" in reply:
+            self.tokens[shard] = reply["NextShardIterator"]
             return
         self.ended.add(shard)
-        for child in told["ChildShards"]:
+        for child in reply["ChildShards"]:
             if self.ended.issuperset(child["ParentShards"]):
                 self.tokens[child["ShardId"]] = iterator(self.kinesis, child["ShardId"])
 

@@ -44,7 +44,7 @@ def used(text: str, given: dict[str, Any] = VALUES) -> dict[str, Any]:
 
 def update(dynamodb: FakeDynamoDB, text: str, **more: Any) -> dict[str, Any]:
     """Return the item after an update."""
-    told = ask(
+    reply = ask(
         dynamodb,
         "UpdateItem",
         TableName="leases",
@@ -54,7 +54,7 @@ def update(dynamodb: FakeDynamoDB, text: str, **more: Any) -> dict[str, Any]:
         **used(text),
         **more,
     )
-    return {name: value for name, value in told["Attributes"].items() if name not in KEY}
+    return {name: value for name, value in reply["Attributes"].items() if name not in KEY}
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_updates(dynamodb: FakeDynamoDB, text: str, changed: dict[str, Any]) -> 
 def test_sets_grow_and_shrink(dynamodb: FakeDynamoDB) -> None:
     def change(text: str, *names: str) -> Any:
         values = {":n": {"SS": list(names)}}
-        told = ask(
+        reply = ask(
             dynamodb,
             "UpdateItem",
             TableName="leases",
@@ -135,7 +135,7 @@ def test_sets_grow_and_shrink(dynamodb: FakeDynamoDB) -> None:
             ExpressionAttributeValues=values,
             ReturnValues="UPDATED_NEW",
         )
-        return told.get("Attributes")
+        return reply.get("Attributes")
 
     assert change("ADD tags :n", "y", "z") == {"tags": {"SS": ["x", "y", "z"]}}
     assert change("DELETE tags :n", "x", "z") == {"tags": {"SS": ["y"]}}
@@ -160,7 +160,7 @@ def test_an_update_of_nothing_writes_a_new_item(dynamodb: FakeDynamoDB) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "told"),
+    ("wanted", "reply"),
     [
         ("NONE", None),
         ("ALL_OLD", ROW),
@@ -170,15 +170,15 @@ def test_an_update_of_nothing_writes_a_new_item(dynamodb: FakeDynamoDB) -> None:
     ],
 )
 def test_an_update_returns_the_requested_attributes(
-    dynamodb: FakeDynamoDB, wanted: str, told: Any
+    dynamodb: FakeDynamoDB, wanted: str, reply: Any
 ) -> None:
     request = {"TableName": "leases", "Key": KEY, "UpdateExpression": "SET n = :six"}
     answer = ask(dynamodb, "UpdateItem", ReturnValues=wanted, **request, **used("SET n = :six"))
-    assert answer.get("Attributes") == told
+    assert answer.get("Attributes") == reply
 
 
 def test_a_failed_condition_may_return_the_item(dynamodb: FakeDynamoDB) -> None:
-    for wanted, told in (("ALL_OLD", ROW), ("NONE", None)):
+    for wanted, reply in (("ALL_OLD", ROW), ("NONE", None)):
         with pytest.raises(AwsError, match="The conditional request failed") as failed:
             ask(
                 dynamodb,
@@ -188,7 +188,7 @@ def test_a_failed_condition_may_return_the_item(dynamodb: FakeDynamoDB) -> None:
                 ConditionExpression="attribute_not_exists(pk)",
                 ReturnValuesOnConditionCheckFailure=wanted,
             )
-        assert failed.value.extra["Item"] == told
+        assert failed.value.extra["Item"] == reply
 
 
 @pytest.mark.parametrize(

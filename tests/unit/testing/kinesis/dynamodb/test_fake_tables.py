@@ -45,11 +45,11 @@ def all_pages(dynamodb: FakeDynamoDB, operation: str, **members: Any) -> list[st
     """Return the keys of all pages."""
     found: list[str] = []
     while True:
-        told = ask(dynamodb, operation, TableName="leases", **members)
-        found += [each["pk"]["S"] + each["sk"]["S"] for each in told["Items"]]
-        if "LastEvaluatedKey" not in told:
+        reply = ask(dynamodb, operation, TableName="leases", **members)
+        found += [each["pk"]["S"] + each["sk"]["S"] for each in reply["Items"]]
+        if "LastEvaluatedKey" not in reply:
             return found
-        members["ExclusiveStartKey"] = told["LastEvaluatedKey"]
+        members["ExclusiveStartKey"] = reply["LastEvaluatedKey"]
 
 
 A_GROUP: dict[str, Any] = {
@@ -120,8 +120,8 @@ def test_a_page_ends_at_one_mib() -> None:
     for shard in "12345":
         large = item("a", shard, blob={"S": "x" * 300_000})
         ask(dynamodb, "PutItem", TableName="leases", Item=large)
-    told = ask(dynamodb, "Query", TableName="leases", **A_GROUP)
-    assert (told["Count"], told["LastEvaluatedKey"]) == (4, item("a", "4"))
+    reply = ask(dynamodb, "Query", TableName="leases", **A_GROUP)
+    assert (reply["Count"], reply["LastEvaluatedKey"]) == (4, item("a", "4"))
     assert len(all_pages(dynamodb, "Scan")) == 5
     with pytest.raises(AwsError, match="Item size has exceeded the maximum allowed size"):
         ask(dynamodb, "PutItem", TableName="leases", Item=item("a", "6", blob={"S": "x" * 410_000}))
@@ -131,7 +131,7 @@ def test_a_read_may_return_some_attributes_of_some_items() -> None:
     dynamodb = fake_tables()
     for shard, number in (("1", "7"), ("2", "8")):
         ask(dynamodb, "PutItem", TableName="leases", Item=item("a", shard, n={"N": number}))
-    told = ask(
+    reply = ask(
         dynamodb,
         "Scan",
         TableName="leases",
@@ -140,7 +140,7 @@ def test_a_read_may_return_some_attributes_of_some_items() -> None:
         ExpressionAttributeNames={"#n": "n"},
         ExpressionAttributeValues={":n": {"N": "7"}},
     )
-    assert (told["Items"], told["Count"], told["ScannedCount"]) == (
+    assert (reply["Items"], reply["Count"], reply["ScannedCount"]) == (
         [{"sk": {"S": "2"}, "n": {"N": "8"}}],
         1,
         2,
