@@ -192,7 +192,13 @@ def test_a_stream_is_copied_once_and_back_whichever_process_is_killed(scene: Sce
     scene.broker.start()
     scene.put(2 * KEYS)
     scene.wait(lambda: committed.has(scene.sent), "all is copied by the one that is left")
+
+    def starts() -> int:
+        return sum(line["records"] == 0 for line in scene.progress_lines())
+
+    before = starts()
     third = scene.bridge(*shared)
+    scene.wait(lambda: starts() > before, "the third process has started")
     scene.put(2 * KEYS)
     scene.wait(lambda: committed.has(scene.sent), "and what came later")
     scene.leave(second)
