@@ -48,8 +48,8 @@ class _Reply(NamedTuple):
 class LeaseCore:
     """One member of a group.
 
-    Every method takes the time, in milliseconds of a clock that never goes back (its zero does not matter), and returns
-    the actions that are to be executed now. `tick` is to be called at `next_deadline_ms`.
+    Every method takes the time in milliseconds, and returns the actions that are to be executed now. The clock never
+    goes back; its zero does not matter. `tick` is to be called at `next_deadline_ms`.
     """
 
     def __init__(

@@ -78,10 +78,14 @@ class LeaseDivision:
         """Return at most `limit` leases that this member should ask other members for; none while leases are free.
 
         By number: a member below its target asks members that are above theirs. If it lacks two leases, it also asks
-        members that are at their target. By load, one lease at a time: the member with the least load asks the one with
-        the most, if their loads differ by more than a tenth of the mean, and if the move improves the difference by
-        more than a tenth (of the difference, or of the moved load, whichever is smaller). In both cases the new owner
-        must not end up with more load than the old owner had, so that no lease moves back and forth.
+        members that are at their target.
+
+        By load, one lease at a time: the member with the least load asks the one with the most. Their loads must differ
+        by more than a tenth of the mean. The move must improve the difference by more than a tenth of the difference or
+        of the moved load, whichever is smaller.
+
+        In both cases the new owner must not end up with more load than the old owner had, so that no lease moves back
+        and forth.
         """
         wishes: list[Lease] = []
         weights = _Weights(self.leases)

@@ -1,8 +1,8 @@
 """The shards that a member reads: readers start and stop with the member's leases, and records leave in turn.
 
 A task for each shard reads ahead, within a bound of bytes. Before the member gives up a shard, the listener finishes
-the records of the shard that were handed out, and the final checkpoint is written together with the handover. A closed
-shard is given up when its last record is finished.
+the records that were handed out. The final checkpoint is written together with the handover. A closed shard is given up
+when its last record is finished.
 """
 
 from __future__ import annotations

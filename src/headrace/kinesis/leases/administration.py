@@ -73,8 +73,8 @@ class Move:
 async def apply(store: LeaseStore, moves: Sequence[Move]) -> list[Move]:
     """Write moves, and return those that failed because another process has written the lease meanwhile.
 
-    Child shards are written first. A member that finds the lease of a parent without the lease of a child takes the
-    child for a new one, and reads it from its first record.
+    Child shards are written first. If a member finds the lease of a parent without the lease of a child, it takes the
+    child for a new one. It then reads the child from its first record.
 
     Raises:
         LeaseStoreError: The store does not answer. Some moves may be written.

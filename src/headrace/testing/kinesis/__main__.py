@@ -2,8 +2,8 @@
 
     python -m headrace.testing.kinesis --port 4567 --stream orders:4
 
-The process prints its address. It ends by ^C, by a signal, or at the end of its standard input if that is a pipe, so
-that it does not outlive the program that started it. All data is in memory.
+The process prints its address. It ends by ^C or by a signal. If its standard input is a pipe, it also ends with the
+pipe, so that it does not outlive the program that started it. All data is in memory.
 """
 
 from __future__ import annotations
