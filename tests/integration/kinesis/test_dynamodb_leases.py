@@ -153,9 +153,8 @@ def test_writes_without_an_answer_are_repeated(with_faults: Callable[..., None])
         store = faults.store
         faults.lose_answers(1)
         lease = new_lease()
-        assert not await store.create(
-            lease
-        )  # it was written, but not by the attempt that returned the answer
+        # It was written, but not by the attempt that returned the answer.
+        assert not await store.create(lease)
         assert await read(store, lease) == lease
         faults.lose_answers(1)
         row = await store.take(lease, "a")

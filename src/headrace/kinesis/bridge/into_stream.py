@@ -150,9 +150,8 @@ class IntoStreamBridge:
                 await self._commit(consumer, {})
             elif plan.once and await _is_at_end(consumer):
                 return
-            elif (
-                time_s() - seen_s >= _LOOK_S
-            ):  # `poll` returns no error for a topic that was deleted
+            elif time_s() - seen_s >= _LOOK_S:
+                # `poll` returns no error for a topic that was deleted.
                 with suppress(TransportError):
                     await check_topic(plan.target, plan.topic, plan.client_properties)
                 seen_s = time_s()
@@ -201,9 +200,8 @@ class IntoStreamBridge:
         plan = self._plan
         self._uncommitted.update(offsets)
         try:
-            with suppress(
-                *_NOT_A_MEMBER
-            ):  # the process was too slow for its group: another process copies these records again
+            with suppress(*_NOT_A_MEMBER):
+                # The process was too slow for its group: another process copies these records again.
                 await consumer.commit(self._uncommitted)
         except TransportError as error:
             _log.warning("bridge %s: offsets are committed later: %s", plan.name, error)
@@ -240,9 +238,8 @@ async def _return_to(consumer: Consumer, left: Mapping[TopicPartition, int]) -> 
 
 def _named(record: ConsumerRecord, error: HeadraceError) -> HeadraceError:
     """Add the name of the refused record to an error."""
-    if (
-        type(error) is not KinesisError
-    ):  # a missing stream or wrong credentials: the error is not about this record
+    if type(error) is not KinesisError:
+        # A missing stream or wrong credentials: the error is not about this record.
         return error
     return KinesisError(
         f"{record.topic}[{record.partition}]@{record.offset} cannot be copied: {error}"

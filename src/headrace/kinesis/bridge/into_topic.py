@@ -263,9 +263,8 @@ class IntoTopicBridge:
             return
         copy, task = self._copies[key]
         copy.stop()
-        if (
-            task.done() and self._member is not None
-        ):  # the copy has failed: there is nothing to finish
+        if task.done() and self._member is not None:
+            # The copy has failed: there is nothing to finish.
             self._member.drained(key, copy.position)
 
     async def restart(self, key: LeaseKey) -> None:

@@ -14,9 +14,8 @@ class AsyncKinesisLifetime:
     _engine: AsyncEngine
 
     def __del__(self) -> None:
-        engine = getattr(
-            self, "_engine", None
-        )  # missing if the constructor has raised an exception
+        # Missing if the constructor has raised an exception.
+        engine = getattr(self, "_engine", None)
         if engine is not None and not engine.closed and engine.connected:
             self._end_of_program(0)
             warn_unclosed(self, "close()", None)
@@ -41,9 +40,8 @@ class BlockingKinesisLifetime:
     _engine: BlockingEngine
 
     def __del__(self) -> None:
-        engine = getattr(
-            self, "_engine", None
-        )  # missing if the constructor has raised an exception
+        # Missing if the constructor has raised an exception.
+        engine = getattr(self, "_engine", None)
         if engine is not None and not engine.closed:
             warn_unclosed(self, "close()", self.close)
 

@@ -92,9 +92,8 @@ class Scene:
     def put(self, count: int) -> None:
         numbers = range(self.sent, self.sent + count)
         records = [{"Data": b"%d" % n, "PartitionKey": f"key-{n % KEYS}"} for n in numbers]
-        for first in range(
-            0, count, KEYS
-        ):  # one record of each key, because a request promises no order
+        for first in range(0, count, KEYS):
+            # One record of each key, because a request promises no order.
             self.call("put_records", self.stream, Records=records[first : first + KEYS])
         self.sent += count
 

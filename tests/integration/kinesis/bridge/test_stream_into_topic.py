@@ -368,8 +368,7 @@ def test_urls_of_streams_are_parsed() -> None:
             parse_stream(text)
     assert bridge_name(None, "orders", "a topic") == "orders.a-topic"
     with pytest.raises(ConfigError, match="too long for a bridge's name: choose a name"):
-        bridge_name(
-            None, "orders" * 20, "orders" * 20
-        )  # a shortened name could be the name of another bridge, too
+        # A shortened name could be the name of another bridge, too.
+        bridge_name(None, "orders" * 20, "orders" * 20)
     with pytest.raises(ConfigError, match="use a-z, A-Z"):
         bridge_name("a/b", "orders", "topic")

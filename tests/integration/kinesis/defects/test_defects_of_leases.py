@@ -140,12 +140,10 @@ def test_a_checkpoint_may_be_repeated(aws: FakeAws) -> None:
                 assert await consumer.checkpoint(batch[0].id) is True
             assert await consumer.checkpoint(batch[-1].id) is True
             assert await consumer.checkpoint(batch[0].id) is True  # an earlier message
-            assert (
-                await consumer.checkpoint(batch[0].id[:-1]) is True
-            )  # not a message, but before all messages
-            assert (
-                await consumer.checkpoint(batch[0].id + "0") is False
-            )  # such a message was never fetched
+            # Not a message, but before all messages.
+            assert await consumer.checkpoint(batch[0].id[:-1]) is True
+            # Such a message was never fetched.
+            assert await consumer.checkpoint(batch[0].id + "0") is False
             for wrong in ("", "7", "orders:1", f"{FIRST}:", f"{FIRST}:1:x", f"{FIRST}:-1"):
                 with pytest.raises(ConfigError, match="is not the id of a message"):
                     await consumer.checkpoint(wrong)
@@ -277,10 +275,11 @@ def test_a_cancelled_run_ends_its_batch_and_releases_the_lease(aws: FakeAws) -> 
         with pytest.raises(asyncio.CancelledError):
             await asyncio.wait_for(run, 10)
         [lease] = await stored(store)
+        # The batch is delivered again.
         assert (lease.owner, lease.checkpoint) == (
             None,
             TRIM_HORIZON,
-        )  # the batch is delivered again
+        )
 
     asyncio.run(scenario())
 

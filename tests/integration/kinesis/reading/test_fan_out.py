@@ -258,7 +258,7 @@ def test_a_consumer_is_registered_once_for_all_members() -> None:
         async with lab(transition_ms=3_000) as it:
             it.aws.advance(3_000)
             arn = it.aws.kinesis.account.arn("orders")
-            with pytest.raises(KinesisError, match="it is not registered"):
+            with pytest.raises(KinesisError, match="is not registered"):
                 await registered_consumer(
                     it.client, arn, "billing", register=False, timing=it.timing
                 )

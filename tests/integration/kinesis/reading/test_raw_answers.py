@@ -93,9 +93,8 @@ def test_user_records_are_read_in_their_own_shard_only() -> None:
             keys = [f"k{number}" for number in range(20)]
             data = aggregate(keys)
             it.put(data, shard=0)
-            it.put(
-                data, shard=1
-            )  # put again, because some of its records do not belong to the first shard
+            # Put again, because some of its records do not belong to the first shard.
+            it.put(data, shard=1)
             it.aws.kinesis.reshard("orders", 4)
             seen = []
             for shard in it.aws.kinesis.shards("orders")[:2]:

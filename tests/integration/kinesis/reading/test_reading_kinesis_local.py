@@ -75,9 +75,8 @@ def test_reading_kinesis_local_starts_at_every_kind_of_position(kinesis_url: str
                 == numbered(6)[first:]
             )
         records = await read_until(it.reader(Checkpoint(old[1], 0)), lambda all_: len(all_) == 4)
-        assert (
-            values(records) == numbered(6)[2:]
-        )  # for an aggregate this would be inside of it, and it would be read again
+        # For an aggregate this would be inside of it, and it would be read again.
+        assert values(records) == numbered(6)[2:]
 
     run(kinesis_url, 1, scenario)
 

@@ -132,9 +132,8 @@ def test_a_full_reply_is_followed_by_the_required_pause() -> None:
             assert (await reader.fetch()).records
             assert it.timing.now_ms() - replied_ms >= 4_700
             assert it.throttled() == 0
-            assert (
-                len((await reader.fetch()).records) <= 2
-            )  # from then on it requests the records of one second
+            # From then on it requests the records of one second.
+            assert len((await reader.fetch()).records) <= 2
 
     asyncio.run(scenario())
 

@@ -157,7 +157,8 @@ def test_a_checkpoint_is_written_once_a_second_and_renews_the_lease() -> None:
         "9",
         "10",
         "8",
-    ):  # the same: no write, no error; too soon; an older one is ignored
+    ):
+        # The same: no write, no error; too soon; an older one is ignored.
         actions = bench.core.advance(A, Checkpoint(position), bench.now_ms, in_flight=True)
         assert actions == []
     assert not of(bench.wait(999), Renew)

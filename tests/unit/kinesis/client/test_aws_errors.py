@@ -175,9 +175,8 @@ def test_calls_are_repeated_until_their_time_limit() -> None:
     client: Any = object()
     with pytest.raises(KinesisError, match="listing: LimitExceededException"):
         asyncio.run(repeated(call, "listing", client, timing))
-    assert (
-        attempts == 8
-    )  # after 0.2, 0.4, 0.8, 1.6, 3.2, 6.4 and 10 seconds; with ten more it would be 32
+    # After 0.2, 0.4, 0.8, 1.6, 3.2, 6.4 and 10 seconds; with ten more it would be 32.
+    assert attempts == 8
     assert timing.time_ms == 22_600
 
 

@@ -16,9 +16,8 @@ from headrace.types import TopicPartition
 def test_a_batch_that_delays_the_transfer_of_its_shard_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(
-        module, "DRAIN_TIMEOUT_S", 0.05
-    )  # instead of 30 s, which would take too long here
+    # Instead of 30 s, which would take too long here.
+    monkeypatch.setattr(module, "DRAIN_TIMEOUT_S", 0.05)
 
     async def scenario() -> None:
         consumer = Consumer("orders", "g", leases="memory:")

@@ -218,9 +218,8 @@ def test_checkpoint_returns_after_the_write() -> None:
             assert lease.checkpoint == Checkpoint(position)
         last = asyncio.create_task(team.member.checkpoint(key("a"), Checkpoint("11")))
         await asyncio.sleep(0)
-        await (
-            team.member.close()
-        )  # the checkpoint is written together with the release of the lease
+        # The checkpoint is written together with the release of the lease.
+        await team.member.close()
         await last
         with pytest.raises(LeaseLostError, match="orders@1/a"):
             await team.member.checkpoint(key("a"), Checkpoint("12"))
