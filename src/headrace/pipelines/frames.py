@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import ConfigError
 from headrace.pipelines.declaration import ForEachBatch, Source, Table, Topic
-from headrace.pipelines.delta_tables import (
+from headrace.pipelines.delta.tables import (
     files,
     local_root,
     open_table,
@@ -152,7 +152,7 @@ def _batch_writer(plan: Plan) -> Any:
         if isinstance(sink, ForEachBatch):
             batch, sink = _made_of(batch, batch_id, sink), sink.to
         if isinstance(sink, Table):
-            from headrace.pipelines.delta_append import append
+            from headrace.pipelines.delta.append import append
 
             append(batch, sink, query_id(batch), batch_id)
         elif sink is not None:

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headrace.errors import ConfigError, HeadraceError
-from headrace.pipelines.checking import examine_declarations
+from headrace.pipelines.checks.declarations import examine_declarations
+from headrace.pipelines.checks.topics import examine_topics
 from headrace.pipelines.declaration import Pipeline
 from headrace.pipelines.plan import DefaultCluster, Plan, PlanError, Problem
-from headrace.pipelines.topics import examine_topics
 
 if TYPE_CHECKING:
-    from headrace.pipelines.session import Sessions
+    from headrace.pipelines.running.session import Sessions
 
 
 def plan_all(
@@ -45,7 +45,7 @@ def plan_all(
             raise
         problems = [*problems, Problem(None, f"the topics cannot be checked: {error}")]
     if sessions is not None:
-        from headrace.pipelines.running import examine_frames
+        from headrace.pipelines.running.runner import examine_frames
 
         sound = [each for each in plans if each.name not in found.unsound]
         try:

@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 
 import headrace
 from headrace.errors import ConfigError
-from headrace.pipelines.state import StateDirectory
+from headrace.pipelines.status.state import StateDirectory
 from headrace.spark.java import check_java
 from headrace.spark.session import JVM_OPTIONS
 from tests.fixtures.targets import Target

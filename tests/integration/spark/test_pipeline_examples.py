@@ -15,12 +15,12 @@ import headrace.pipelines
 from headrace.clients.blocking import BlockingClient
 from headrace.config.resources import ConfigResourceType
 from headrace.pipelines import frames
-from headrace.pipelines.checking import check
+from headrace.pipelines.checks.declarations import check
+from headrace.pipelines.checks.topics import check_topics, create_topics
 from headrace.pipelines.loading import load_file
 from headrace.pipelines.plan import DefaultCluster
-from headrace.pipelines.running import Runner, Signals
-from headrace.pipelines.state import StateDirectory, Status
-from headrace.pipelines.topics import check_topics, create_topics
+from headrace.pipelines.running.runner import Runner, Signals
+from headrace.pipelines.status.state import StateDirectory, Status
 from tests.fixtures.targets import Target
 from tests.integration.spark.conftest import Reader
 

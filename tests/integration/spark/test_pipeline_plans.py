@@ -17,13 +17,13 @@ from deltalake.schema import PrimitiveType
 from headrace.errors import ConfigError
 from headrace.pipelines import frames as frames_module
 from headrace.pipelines import pipeline, table, topic
+from headrace.pipelines.checks.sinks import problems
 from headrace.pipelines.declaration import Table, Topic
-from headrace.pipelines.delta_append import append
+from headrace.pipelines.delta.append import append
 from headrace.pipelines.encoding import encoded
 from headrace.pipelines.loading import load_file
 from headrace.pipelines.plan import DefaultCluster, Plan, PlanError, Trigger
 from headrace.pipelines.planning import plan_all
-from headrace.pipelines.sink_checks import problems
 from tests.fixtures.targets import Target
 from tests.integration.spark.conftest import Topics
 from tests.integration.spark.test_pipeline_examples import SharedSessions

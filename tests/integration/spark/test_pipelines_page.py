@@ -12,13 +12,13 @@ from click.testing import CliRunner
 import headrace
 from headrace.cli import main
 from headrace.cli.commands.pipeline import run
-from headrace.pipelines.checking import check
+from headrace.pipelines.checks.declarations import check
+from headrace.pipelines.checks.topics import check_topics, create_topics
 from headrace.pipelines.loading import load_file
-from headrace.pipelines.metrics import as_text
 from headrace.pipelines.plan import DefaultCluster
-from headrace.pipelines.running import Runner, Signals
-from headrace.pipelines.state import StateDirectory
-from headrace.pipelines.topics import check_topics, create_topics
+from headrace.pipelines.running.runner import Runner, Signals
+from headrace.pipelines.status.metrics import as_text
+from headrace.pipelines.status.state import StateDirectory
 from tests.integration.spark.conftest import Reader
 from tests.integration.spark.test_pipeline_examples import SharedSessions, StatusRecorder
 

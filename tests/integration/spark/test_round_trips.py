@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.pipelines import table, topic
-from headrace.pipelines.delta_append import append
+from headrace.pipelines.delta.append import append
 from headrace.pipelines.encoding import encoded
 from headrace.pipelines.frames import file_options
 from headrace.pipelines.frames import read as read_source

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from headrace.pipelines import session as pipelines_session
+from headrace.pipelines.running import session as pipelines_session
 from headrace.spark import session
 from tests.acceptance.programs.user import lake
 from tests.acceptance.user_programs import PROGRAMS, Shell

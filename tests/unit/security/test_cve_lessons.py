@@ -497,7 +497,7 @@ IMPORTED_BY_NAME = {
     "headrace/cli/commands/run.py",
     "headrace/demo/run.py",
     "headrace/kinesis/__init__.py",
-    "headrace/pipelines/session.py",
+    "headrace/pipelines/running/session.py",
     "headrace/protocol/frame.py",
     "headrace/records/accel.py",
     "headrace/registers.py",

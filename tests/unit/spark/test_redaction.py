@@ -7,7 +7,7 @@ import re
 import pytest
 
 from headrace.config.secrets import is_secret
-from headrace.pipelines import session as of_pipelines
+from headrace.pipelines.running import session as of_pipelines
 from headrace.spark import session as of_spark
 
 BY_ITSELF = "(?i)secret|password|token|access[.]?key"

@@ -11,7 +11,7 @@ import pytest
 
 import headrace
 from headrace.kinesis.leases.sqlite import SqliteLeaseStore
-from headrace.pipelines.state import StateDirectory
+from headrace.pipelines.status.state import StateDirectory
 
 EARLIEST: dict[str, Any] = {"auto.offset.reset": "earliest"}
 

@@ -23,8 +23,8 @@ from headrace.cli.output.printing import fail, guarded, print_json, print_table,
 
 if TYPE_CHECKING:
     from headrace.pipelines.plan import DefaultCluster, Plan
-    from headrace.pipelines.session import Sessions
-    from headrace.pipelines.state import StateDirectory, Status
+    from headrace.pipelines.running.session import Sessions
+    from headrace.pipelines.status.state import StateDirectory, Status
 
 STOP_POLL_S: Final = 0.1
 SHOWN_MS: Final = 7 * 86_400_000
@@ -150,13 +150,13 @@ def run(*, as_json: bool, **options: Any) -> None:
     Exit codes: 0 stopped or done, 1 a pipeline failed, 2 nothing was started.
     """
     from headrace.cli.commands.pipeline_output import reporter
-    from headrace.pipelines.backoff import RestartBackoff
-    from headrace.pipelines.isolated import (
+    from headrace.pipelines.checks.topics import create_topics
+    from headrace.pipelines.running.backoff import RestartBackoff
+    from headrace.pipelines.running.isolated import (
         IsolatedRunner,
         end_with_parent,
     )
-    from headrace.pipelines.running import Runner, Signals
-    from headrace.pipelines.topics import create_topics
+    from headrace.pipelines.running.runner import Runner, Signals
 
     shown = reporter(as_json=as_json, interval_s=options["interval"])
     state, backoff = _state(options), RestartBackoff(attempts=options["restarts"])
@@ -344,7 +344,7 @@ def _connection(options: dict[str, Any]) -> DefaultCluster:
 
 
 def _sessions(options: dict[str, Any], state: StateDirectory) -> Sessions:
-    from headrace.pipelines.session import Sessions
+    from headrace.pipelines.running.session import Sessions
 
     settings = assignments(options["conf"], "--conf")
     log_path = state.log_path("-".join(options["names"]) or options["file"].stem)
@@ -352,7 +352,7 @@ def _sessions(options: dict[str, Any], state: StateDirectory) -> Sessions:
 
 
 def _state(options: dict[str, Any]) -> StateDirectory:
-    from headrace.pipelines.state import (
+    from headrace.pipelines.status.state import (
         StateDirectory,
         default_directory,
     )
@@ -365,7 +365,7 @@ def _metrics(
 ) -> contextlib.AbstractContextManager[object]:
     if listen is None:
         return contextlib.nullcontext()
-    from headrace.pipelines.metrics import MetricsServer
+    from headrace.pipelines.status.metrics import MetricsServer
 
     def statuses() -> list[Any]:
         return [each for plan in plans if (each := state.status(plan.name)) is not None]

@@ -16,8 +16,8 @@ from headrace.cli.output.terminal import printable, unshielded
 
 if TYPE_CHECKING:
     from headrace.pipelines.plan import Plan
-    from headrace.pipelines.running import Reporter
-    from headrace.pipelines.state import Status
+    from headrace.pipelines.running.runner import Reporter
+    from headrace.pipelines.status.state import Status
 
 REDRAW_S: Final = 1.0
 NO_WRAP: Final = "\x1b[?7l"

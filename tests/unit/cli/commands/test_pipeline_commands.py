@@ -17,8 +17,8 @@ from click.testing import CliRunner, Result
 from headrace.cli import main
 from headrace.cli.commands.pipeline import _child_arguments, run
 from headrace.cli.commands.pipeline_output import QuietLines, Screen, progress_line, row
-from headrace.pipelines.progress import BatchProgress
-from headrace.pipelines.state import State, StateDirectory, Status
+from headrace.pipelines.status.progress import BatchProgress
+from headrace.pipelines.status.state import State, StateDirectory, Status
 
 PROGRESS = {
     "batch_id": 4,

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from headrace.pipelines.backoff import RestartBackoff
-from headrace.pipelines.running import Reporter, Signals
-from headrace.pipelines.state import StateDirectory, Status
+from headrace.pipelines.running.backoff import RestartBackoff
+from headrace.pipelines.running.runner import Reporter, Signals
+from headrace.pipelines.status.state import StateDirectory, Status
 
 POLL_S: Final = 0.2
 OK: Final = 0

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from headrace.pipelines.backoff import RestartBackoff
-from headrace.pipelines.isolated import Child, IsolatedRunner
-from headrace.pipelines.running import Signals
-from headrace.pipelines.state import StateDirectory
+from headrace.pipelines.running.backoff import RestartBackoff
+from headrace.pipelines.running.isolated import Child, IsolatedRunner
+from headrace.pipelines.running.runner import Signals
+from headrace.pipelines.status.state import StateDirectory
 
 
 class FakeProcess:
@@ -120,7 +120,7 @@ def test_the_parent_runs_until_all_have_ended(tmp_path: Path) -> None:
 
 CHILD = """
 import os, signal, sys, threading
-from headrace.pipelines.isolated import end_with_parent
+from headrace.pipelines.running.isolated import end_with_parent
 
 stopped = threading.Event()
 signal.signal(signal.SIGTERM, lambda *_: stopped.set())

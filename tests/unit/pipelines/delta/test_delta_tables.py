@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from headrace.errors import ConfigError
-from headrace.pipelines.delta_tables import (
+from headrace.pipelines.delta.tables import (
     files,
     local_root,
     open_table,

@@ -8,8 +8,8 @@ import urllib.request
 import pytest
 
 from headrace.errors import ConfigError
-from headrace.pipelines.metrics import CONTENT_TYPE, MetricsServer, as_text
-from headrace.pipelines.state import Status
+from headrace.pipelines.status.metrics import CONTENT_TYPE, MetricsServer, as_text
+from headrace.pipelines.status.state import Status
 
 RUNNING = Status(
     "delays",

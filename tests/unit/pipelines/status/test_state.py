@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import ConfigError
-from headrace.pipelines.state import StateDirectory, Status, default_directory
+from headrace.pipelines.status.state import StateDirectory, Status, default_directory
 
 
 def status(name: str = "delays", state: str = "running") -> Status:
@@ -30,7 +30,7 @@ def test_a_killed_process_is_reported_as_lost(tmp_path: Path) -> None:
     program = f"""
 import os, sys, signal
 from pathlib import Path
-from headrace.pipelines.state import StateDirectory, Status
+from headrace.pipelines.status.state import StateDirectory, Status
 claim = StateDirectory(Path({str(tmp_path)!r})).claim("delays")
 claim.write(Status("delays", "running", os.getpid(), 1, 2))
 print("ready", flush=True)

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Protocol
 
-from headrace.pipelines.backoff import RestartBackoff, is_final, summary
 from headrace.pipelines.plan import Plan
-from headrace.pipelines.progress import LagClock, read_progress
-from headrace.pipelines.state import State, Status, StatusClaim
+from headrace.pipelines.running.backoff import RestartBackoff, is_final, summary
+from headrace.pipelines.status.progress import LagClock, read_progress
+from headrace.pipelines.status.state import State, Status, StatusClaim
 
 DRAIN_S: Final = 60.0
 """Seconds for which a stop waits for the running batch."""

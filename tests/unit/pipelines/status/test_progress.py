@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace.pipelines.progress import STEPS, LagClock, read_progress
+from headrace.pipelines.status.progress import STEPS, LagClock, read_progress
 
 
 def report(**changes: Any) -> dict[str, Any]:

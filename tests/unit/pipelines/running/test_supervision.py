@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from headrace.pipelines import pipeline, table, topic
-from headrace.pipelines.backoff import RestartBackoff
-from headrace.pipelines.checking import check
+from headrace.pipelines.checks.declarations import check
 from headrace.pipelines.plan import DefaultCluster, Plan
-from headrace.pipelines.session import SETTINGS
-from headrace.pipelines.state import StateDirectory, Status
-from headrace.pipelines.supervision import Supervised
+from headrace.pipelines.running.backoff import RestartBackoff
+from headrace.pipelines.running.session import SETTINGS
+from headrace.pipelines.running.supervision import Supervised
+from headrace.pipelines.status.state import StateDirectory, Status
 
 
 class FakeQuery:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import ConfigError
 from headrace.pipelines.declaration import Table
-from headrace.pipelines.delta_tables import (
+from headrace.pipelines.delta.tables import (
     local_root,
     open_table,
     path_problem,

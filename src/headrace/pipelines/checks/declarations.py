@@ -11,7 +11,7 @@ from typing import Final
 
 from headrace.errors import ConfigError
 from headrace.pipelines.declaration import Pipeline, Source, Table, Topic
-from headrace.pipelines.delta_tables import local_root, path_problem
+from headrace.pipelines.delta.tables import local_root, path_problem
 from headrace.pipelines.frames import ERROR
 from headrace.pipelines.options import (
     DECODED,
@@ -27,7 +27,7 @@ from headrace.pipelines.plan import (
     Trigger,
     checkpoint_path,
 )
-from headrace.pipelines.state import NAME
+from headrace.pipelines.status.state import NAME
 from headrace.spark.decode.options import DecodeOptions
 from headrace.spark.options.sink import sink_options
 from headrace.spark.options.source import TOPIC_COLUMNS, source_options

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.pipelines.backoff import RestartBackoff, is_final, summary
+from headrace.pipelines.running.backoff import RestartBackoff, is_final, summary
 
 PYTHON_FAILURE = """Job aborted due to stage failure: Task 0 in stage 3.0 failed 4 times
 Traceback (most recent call last):

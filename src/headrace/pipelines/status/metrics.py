@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from headrace.errors import ConfigError
-from headrace.pipelines.state import Status
+from headrace.pipelines.status.state import Status
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 STOP_POLL_S: Final = 0.05

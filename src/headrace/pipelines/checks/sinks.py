@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.pipelines.declaration import ForEachBatch, Table, Topic
-from headrace.pipelines.delta_tables import local_root
+from headrace.pipelines.delta.tables import local_root
 from headrace.pipelines.encoding import encoded, key_problems, maps_that_json_has_not
 from headrace.pipelines.frames import spark_schema
 from headrace.pipelines.plan import Plan
@@ -101,7 +101,7 @@ def _missing_partitions(table: Table, types: Mapping[str, str]) -> Iterator[str]
 
 def _table_problems(spark: SparkSession, table: Table, frame: DataFrame) -> Iterator[str]:
     if table.format == "delta":
-        from headrace.pipelines.delta_append import problems as delta_problems
+        from headrace.pipelines.delta.append import problems as delta_problems
 
         yield from delta_problems(table, frame.schema)
         return

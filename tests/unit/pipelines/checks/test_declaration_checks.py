@@ -12,7 +12,7 @@ from pyspark.sql.types import IntegerType, StringType, StructType
 
 from headrace.errors import ConfigError
 from headrace.pipelines import for_each_batch, pipeline, table, topic
-from headrace.pipelines.checking import check, read_trigger
+from headrace.pipelines.checks.declarations import check, read_trigger
 from headrace.pipelines.declaration import Pipeline
 from headrace.pipelines.loading import choose, load_file
 from headrace.pipelines.options import (

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from headrace.errors import ConfigError
-from headrace.pipelines import frames, pipeline, sink_checks, table, topic
-from headrace.pipelines.checking import check
+from headrace.pipelines import frames, pipeline, table, topic
+from headrace.pipelines.checks import sinks as sink_checks
+from headrace.pipelines.checks.declarations import check
 from headrace.pipelines.plan import DefaultCluster, Plan, PlanError
-from headrace.pipelines.running import Runner, Signals
-from headrace.pipelines.state import StateDirectory, Status
+from headrace.pipelines.running.runner import Runner, Signals
+from headrace.pipelines.status.state import StateDirectory, Status
 
 
 class FakeSessions:

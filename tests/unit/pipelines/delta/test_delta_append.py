@@ -13,7 +13,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from headrace.errors import ConfigError
 from headrace.pipelines import table
-from headrace.pipelines.delta_append import append
+from headrace.pipelines.delta.append import append
 
 APP = "query"
 

@@ -10,9 +10,9 @@ from headrace.clients.blocking import BlockingClient, NewTopic
 from headrace.config.resources import ConfigResourceType
 from headrace.errors import TransportError
 from headrace.pipelines import pipeline, topic
-from headrace.pipelines.checking import check
+from headrace.pipelines.checks.declarations import check
+from headrace.pipelines.checks.topics import check_topics, create_topics
 from headrace.pipelines.plan import DefaultCluster, Plan, PlanError
-from headrace.pipelines.topics import check_topics, create_topics
 
 
 def plan(tmp_path: Any, connection: DefaultCluster, source: Any, sink: Any) -> Plan:

@@ -11,12 +11,13 @@ from types import FrameType
 from typing import Final, Protocol
 
 from headrace.errors import ConfigError
-from headrace.pipelines import frames, sink_checks
-from headrace.pipelines.backoff import RestartBackoff, summary
+from headrace.pipelines import frames
+from headrace.pipelines.checks import sinks as sink_checks
 from headrace.pipelines.plan import Plan, PlanError, Problem
-from headrace.pipelines.session import Sessions
-from headrace.pipelines.state import StateDirectory, Status
-from headrace.pipelines.supervision import DRAIN_S, Query, Supervised
+from headrace.pipelines.running.backoff import RestartBackoff, summary
+from headrace.pipelines.running.session import Sessions
+from headrace.pipelines.running.supervision import DRAIN_S, Query, Supervised
+from headrace.pipelines.status.state import StateDirectory, Status
 
 POLL_S: Final = 0.2
 

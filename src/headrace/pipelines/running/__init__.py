@@ -1,0 +1,1 @@
+"""Runs of pipelines: the session, supervised queries, restarts, and processes for isolated pipelines."""
