@@ -27,9 +27,9 @@ from headrace.clients.drivers import (
 )
 from headrace.clients.flows.effects import Call, Flow
 from headrace.clients.flows.metadata import refresh
+from headrace.embedded.broker import Broker
 from headrace.protocol.frame import RequestHeader
 from headrace.protocol.messages.heartbeat import HeartbeatRequest
-from headrace.streams.broker import Broker
 from tests.fixtures.processes import ServerProcess
 
 ROUNDS = 7

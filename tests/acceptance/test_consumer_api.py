@@ -60,7 +60,7 @@ def test_b1_poll_ends_in_time_and_within_its_number(place, name) -> None:
 
 @pytest.mark.usefixtures("protocol")
 @pytest.mark.parametrize("how", ["sync", "async", "given offsets"])
-def test_b1_commits(place, name, how) -> None:
+def test_b1_a_consumer_commits_offsets(place, name, how) -> None:
     zero = zero_of(place, name)
     consumer = place.consumer(name, enable_auto_commit=False)
     consumer.subscribe([name])
@@ -79,7 +79,7 @@ def test_b1_commits(place, name, how) -> None:
     assert found.offset == (4 if how == "given offsets" else 10)
 
 
-def test_b1_seek_and_position(place, name) -> None:
+def test_b1_a_consumer_seeks_and_reports_its_position(place, name) -> None:
     zero = zero_of(place, name)
     consumer = place.consumer()
     consumer.assign([zero])
@@ -99,7 +99,7 @@ def test_b1_seek_and_position(place, name) -> None:
     assert consumer.end_offsets([zero]) == {zero: 10}
 
 
-def test_b1_pause_and_resume(place, name) -> None:
+def test_b1_a_consumer_pauses_and_resumes_partitions(place, name) -> None:
     topic = place.topic(name, 2)
     zero, one = (TopicPartition(topic, number) for number in range(2))
     place.fill(topic, range(20), partitions=2)
@@ -137,7 +137,7 @@ def test_b1_committed_covers_everything_consumed(place, name) -> None:
 
 
 @pytest.mark.usefixtures("protocol")
-def test_b1_going_back_to_what_is_committed(place, name) -> None:
+def test_b1_a_consumer_goes_back_to_its_committed_offsets(place, name) -> None:
     zero = zero_of(place, name)
     consumer = place.consumer(name, enable_auto_commit=False)
     consumer.subscribe([name])
@@ -149,7 +149,7 @@ def test_b1_going_back_to_what_is_committed(place, name) -> None:
     assert numbers(read_all(consumer, 4)) == [6, 7, 8, 9]
 
 
-def test_b1_callbacks_on_assign_revoke_and_lost(place, name) -> None:
+def test_b1_callbacks_report_assigned_revoked_and_lost_partitions(place, name) -> None:
     zero = zero_of(place, name)
     member = Member(place, name, [name], max_poll_interval_ms=6_000)
     until(lambda: member.partitions, member)
@@ -161,7 +161,7 @@ def test_b1_callbacks_on_assign_revoke_and_lost(place, name) -> None:
     assert member.told[-1] == ("revoked", [zero])
 
 
-def test_b1_one_may_choose_partitions_oneself(place, name) -> None:
+def test_b1_a_program_assigns_partitions_to_its_consumer(place, name) -> None:
     topic = place.topic(name, 4)
 
     class Evens:
@@ -177,7 +177,7 @@ def test_b1_one_may_choose_partitions_oneself(place, name) -> None:
     assert [number for _, number in consumer.assignment()] == [0, 2]
 
 
-def test_b1_distinct_errors(place, name) -> None:
+def test_b1_each_failure_has_an_error_of_its_own(place, name) -> None:
     zero = zero_of(place, name)
     idle = place.consumer(name)
     calls = (
@@ -218,7 +218,7 @@ def test_b1_revocation_commits_by_default(place, name) -> None:
 
 
 @pytest.mark.usefixtures("protocol")
-def test_b1_and_the_asyncio_consumer(place, name) -> None:
+def test_b1_the_asyncio_consumer_has_the_same_interface(place, name) -> None:
     async def life() -> list[int]:
         async with headrace.aio.Admin(place.target) as admin:
             await admin.create_topic(name, 2)
@@ -241,7 +241,7 @@ def test_b1_and_the_asyncio_consumer(place, name) -> None:
     assert asyncio.run(asyncio.wait_for(life(), 60)) == list(range(10))
 
 
-def test_b2_partitions_by_hand_in_the_same_interface(place, name) -> None:
+def test_b2_manual_assignment_has_the_same_interface(place, name) -> None:
     zero = zero_of(place, name)
     consumer = place.consumer(name, enable_auto_commit=False)
     consumer.assign([zero])

@@ -106,7 +106,7 @@ def test_b3_a_groups_coordinator_is_found_by_its_name(peer, name) -> None:
     assert node in peer.state.metadata.brokers
 
 
-def test_b3_join_sync_heartbeat_leave(peer, place, name) -> None:
+def test_b3_a_member_joins_syncs_sends_heartbeats_and_leaves(peer, place, name) -> None:
     joined = peer.join()
     assert joined.member_id == joined.leader
     assert joined.generation_id == 1
@@ -138,13 +138,13 @@ def test_b3_offsets_are_kept_by_the_coordinator(peer, place, name) -> None:
     assert found[zero].offset == 3
 
 
-def test_b4_unknown_member_id(peer) -> None:
+def test_b4_an_unknown_member_id_is_refused(peer) -> None:
     stable(peer)
     assert peer.heartbeat(member_id="nobody") is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 @pytest.mark.parametrize("step", [-1, 1], ids=["older", "newer"])
-def test_b4_illegal_generation(peer, place, name, step) -> None:
+def test_b4_an_illegal_generation_is_refused(peer, place, name, step) -> None:
     topic = place.topic(name)
     generation = stable(peer).member.generation_id
     assert peer.heartbeat(generation=generation + step) is ErrorCode.ILLEGAL_GENERATION
@@ -153,13 +153,13 @@ def test_b4_illegal_generation(peer, place, name, step) -> None:
     assert refused.value.code is ErrorCode.ILLEGAL_GENERATION
 
 
-def test_b4_rebalance_in_progress_on_the_heartbeat(peer, place, name) -> None:
+def test_b4_a_heartbeat_reports_a_rebalance(peer, place, name) -> None:
     stable(peer)
     newcomer = Member(place, name, ["t"])
     until(lambda: peer.heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS, newcomer)
 
 
-def test_b4_inconsistent_group_protocol(peer, place, name) -> None:
+def test_b4_an_inconsistent_group_protocol_is_refused(peer, place, name) -> None:
     stable(peer)
     other = Peer(place, name)
     answer = other.join("sticky")
@@ -173,7 +173,7 @@ def test_b4_an_unknown_strategy_is_a_client_error(place, name) -> None:
 
 
 @pytest.mark.parametrize("session_ms", [10, 10_000_000])
-def test_b4_invalid_session_timeout(peer, session_ms) -> None:
+def test_b4_an_invalid_session_timeout_is_refused(peer, session_ms) -> None:
     answer = peer.join(session_timeout_ms=session_ms)
     assert answer.error_code == ErrorCode.INVALID_SESSION_TIMEOUT
 
@@ -181,7 +181,7 @@ def test_b4_invalid_session_timeout(peer, session_ms) -> None:
 @pytest.mark.parametrize(
     "code", [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR]
 )
-def test_b4_a_coordinator_that_loads_or_has_moved_is_asked_again(code) -> None:
+def test_b4_a_member_retries_while_its_coordinator_loads_or_moves(code) -> None:
     """One broker is never without its groups for long: the answers are put in."""
     world = ConsumerSimulation()
     world.broker.create_topic("t", partitions=2)

@@ -114,7 +114,7 @@ def scenario(request) -> Scenario:
     return Scenario(request.param)
 
 
-def test_b5_1_killed_after_noticing_a_change(scenario) -> None:
+def test_b5_1_a_coordinator_killed_after_it_noticed_a_change(scenario) -> None:
     """The broker is killed after a member has left and before the other members know."""
     gone = scenario.members.pop()
     scenario.kill_at(LeaveGroupRequest, answered=True)
@@ -123,7 +123,7 @@ def test_b5_1_killed_after_noticing_a_change(scenario) -> None:
     scenario.settle()
 
 
-def test_b5_1_killed_after_noticing_a_death(scenario) -> None:
+def test_b5_1_a_coordinator_killed_after_it_noticed_a_death(scenario) -> None:
     """The broker is killed after a session has expired and before the other members know."""
     scenario.members.pop().die()
     before = scenario.generations
@@ -134,7 +134,7 @@ def test_b5_1_killed_after_noticing_a_death(scenario) -> None:
     assert min(scenario.generations) > max(before)
 
 
-def test_b5_2_killed_after_only_some_members_are_notified(scenario) -> None:
+def test_b5_2_a_coordinator_killed_after_it_notified_some_members(scenario) -> None:
     newcomer = scenario.member()
     scenario.members.append(newcomer)
     scenario.kill_at(HeartbeatRequest, number=2)
@@ -143,7 +143,7 @@ def test_b5_2_killed_after_only_some_members_are_notified(scenario) -> None:
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_b5_3_killed_with_only_some_joins_received(scenario, number) -> None:
+def test_b5_3_a_coordinator_killed_after_it_received_some_joins(scenario, number) -> None:
     scenario.kill_at(JoinGroupRequest, number=number)
     # Under the classic protocol all join when one does.
     scenario.members += [scenario.member() for _ in range(number if scenario.server_side else 1)]
@@ -152,7 +152,7 @@ def test_b5_3_killed_with_only_some_joins_received(scenario, number) -> None:
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_b5_4_killed_after_the_new_generation_is_durable(scenario, number) -> None:
+def test_b5_4_a_coordinator_killed_after_the_new_generation_is_durable(scenario, number) -> None:
     """The phase of joins is over and written; its answers are lost one by one."""
     scenario.members.pop().die()
     kind = SyncGroupRequest if scenario.server_side else JoinGroupRequest
@@ -162,14 +162,14 @@ def test_b5_4_killed_after_the_new_generation_is_durable(scenario, number) -> No
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_b5_5_killed_with_only_some_answers_sent(scenario, number) -> None:
+def test_b5_5_a_coordinator_killed_after_it_sent_some_responses(scenario, number) -> None:
     scenario.members += [scenario.member() for _ in range(number if scenario.server_side else 1)]
     scenario.kill_at(SyncGroupRequest, number=number, answered=True)
     scenario.settle()
     assert scenario.killed == 1
 
 
-def test_b5_there_is_no_rebalance_where_membership_is_unchanged(scenario) -> None:
+def test_b5_unchanged_membership_causes_no_rebalance(scenario) -> None:
     generations, joins = scenario.generations, scenario.joins()
     for _ in range(3):
         scenario.world.restart_broker(crash=True)
@@ -218,7 +218,7 @@ def test_b5_a_session_without_an_answer_is_the_coordinators_failure() -> None:
     scenario.settle()
 
 
-def test_b5_stale_metadata_is_asked_for_with_pauses() -> None:
+def test_b5_a_client_refreshes_stale_metadata_with_backoff() -> None:
     scenario = Scenario("equal", members=1)
     (reader,) = scenario.members
     scenario.world.fault = lambda _program, call: (
@@ -257,7 +257,7 @@ def test_b5_topics_appear_that_match_a_pattern() -> None:
 
 
 @pytest.mark.parametrize("assignor", ["equal", SERVER_SIDE])
-def test_b5_commits_and_heartbeats_during_a_rebalance(assignor) -> None:
+def test_b5_members_commit_and_send_heartbeats_during_a_rebalance(assignor) -> None:
     """A commit under the generation that ends still counts while the group prepares the next."""
     scenario = Scenario(assignor, members=1)
     (first,) = scenario.members
@@ -280,7 +280,7 @@ def frozen(scenario: Scenario, member: Program, duration_ms: int) -> None:
     scenario.world.programs.append(member)
 
 
-def test_b5_a_member_that_pauses_before_its_join_is_left_out(scenario) -> None:
+def test_b5_a_member_that_pauses_before_its_join_gets_no_partitions(scenario) -> None:
     late = scenario.members[0]
     before = scenario.generations[0]
     frozen(scenario, late, 40_000)

@@ -8,7 +8,7 @@ from headrace import TopicPartition
 from tests.acceptance.place import read_all
 
 
-def test_c11_a_message_comes_when_it_is_due(headrace_place, name) -> None:
+def test_c11_a_scheduled_record_is_delivered_when_it_is_due(headrace_place, name) -> None:
     topic = headrace_place.topic(name, configs={"headrace.delay.enable": "true"})
     producer = headrace_place.producer()
     start_ms = time.time_ns() // 1_000_000
@@ -27,7 +27,7 @@ def test_c11_a_message_comes_when_it_is_due(headrace_place, name) -> None:
         assert at_ms >= start_ms + delay_ms - 2
 
 
-def test_c11_messages_for_later_hold_up_no_others(headrace_place, name) -> None:
+def test_c11_scheduled_records_do_not_delay_other_records(headrace_place, name) -> None:
     topic = headrace_place.topic(name, configs={"headrace.delay.enable": "true"})
     producer = headrace_place.producer()
     for number in range(40):  # a consumer passes over forty places without a record

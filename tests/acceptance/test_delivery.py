@@ -40,7 +40,7 @@ def test_c7_delivery_is_a_setting(place, name, delivery: Any) -> None:
     assert found == HALVES[delivery]
 
 
-def test_c7_a_transaction_is_there_as_a_whole_or_not_at_all(place, name) -> None:
+def test_c7_consumers_read_all_records_of_a_transaction_or_none(place, name) -> None:
     topic, other = place.topic(name, 2), place.topic(f"{name}-2")
     producer = place.producer(transactional_id=name)
     for number in range(6):
@@ -59,7 +59,7 @@ def test_c7_a_transaction_is_there_as_a_whole_or_not_at_all(place, name) -> None
             assert here == wanted
 
 
-def test_c7_positions_are_part_of_a_transaction_and_who_was_replaced_cannot_commit(
+def test_c7_a_transaction_contains_offsets_and_a_replaced_member_cannot_commit_it(
     place, name
 ) -> None:
     topic, results = place.topic(name), place.topic(f"{name}-results")

@@ -42,16 +42,16 @@ def check_demo(output: str) -> None:
     assert kept == [("120", "120"), ("180", "180"), ("300", "300")]
 
 
-def test_the_articles_demo_in_one_process() -> None:
+def test_the_demo_of_the_article_runs_in_one_process() -> None:
     check_demo(output_of("examples/article_demo.py"))
 
 
-def test_the_articles_demo_over_tcp(served) -> None:
+def test_the_demo_of_the_article_runs_over_tcp(served) -> None:
     check_demo(output_of("examples/article_demo.py", served))
 
 
 @pytest.mark.java
-def test_the_articles_demo_on_kafka(kafka) -> None:
+def test_the_demo_of_the_article_runs_on_kafka(kafka) -> None:
     check_demo(output_of("examples/article_demo.py", kafka))
 
 

@@ -42,7 +42,7 @@ def test_a4_a_group_divides_its_partitions_by_its_strategy(place, name, assignor
     assert place.admin().describe_group(name).protocol == assignor
 
 
-def test_a4_a_strategy_of_ones_own(place, name) -> None:
+def test_a4_a_group_uses_an_assignor_of_the_program(place, name) -> None:
     topic = place.topic(name, 3)
     members = [Member(place, name, [topic], assignor=FirstTakesAll) for _ in range(2)]
     until(lambda: all(member.consumer.joined for member in members), *members)
@@ -201,7 +201,7 @@ def test_a11_a_worker_with_default_settings_reads_added_partitions_within_second
 
 
 @pytest.mark.usefixtures("protocol")
-def test_a12_nothing_that_was_processed_comes_again_after_a_graceful_rebalance(place, name) -> None:
+def test_a12_processed_records_do_not_come_again_after_a_graceful_rebalance(place, name) -> None:
     topic = place.topic(name, 4)
     place.fill(topic, range(40), partitions=4)
     first = Member(place, name, [topic], max_poll_records=3)
@@ -214,7 +214,7 @@ def test_a12_nothing_that_was_processed_comes_again_after_a_graceful_rebalance(p
 
 
 @pytest.mark.usefixtures("protocol")
-def test_a12_nothing_that_was_committed_comes_again_after_a_death(place, name) -> None:
+def test_a12_committed_records_do_not_come_again_after_a_crash(place, name) -> None:
     topic = place.topic(name, 1)
     place.fill(topic, range(20))
     options = {
@@ -281,7 +281,7 @@ def test_a13_a_partition_is_confirmed_before_it_moves(place, name) -> None:
 
 
 @pytest.mark.usefixtures("protocol")
-def test_a13_a_holder_that_sleeps_is_left_out_and_its_late_commit_fenced(place, name) -> None:
+def test_a13_an_owner_that_sleeps_is_removed_and_its_late_commit_is_fenced(place, name) -> None:
     topic = place.topic(name, 1)
     place.fill(topic, range(5))
     options = {"session_timeout_ms": 2_000, "enable_auto_commit": False}
@@ -310,15 +310,15 @@ class pausing:  # noqa: N801 - reads as the statement that it is
 
     def __enter__(self) -> None:
         if self._place.name == "in process":
-            with self._place.target._world.condition:
-                self._place.target._world.clients.remove(self._driver)
+            with self._place.target._runtime.condition:
+                self._place.target._runtime.clients.remove(self._driver)
         else:
             self._driver._lock.acquire()
 
     def __exit__(self, *_: object) -> None:
         if self._place.name == "in process":
-            with self._place.target._world.condition:
-                self._place.target._world.clients.append(self._driver)
+            with self._place.target._runtime.condition:
+                self._place.target._runtime.clients.append(self._driver)
         else:
             self._driver._lock.release()
 

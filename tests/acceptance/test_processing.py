@@ -86,7 +86,7 @@ def test_a8_a_range_of_a_partition_is_read_without_a_group(place, name) -> None:
     assert [record.offset for record in records] == [5, 6, 7, 8]
 
 
-def test_a14_what_fails_is_tried_again_and_the_order_holds_meanwhile(place, name) -> None:
+def test_a14_failed_records_are_retried_in_order(place, name) -> None:
     topic = place.topic(name, 2)
     place.fill(topic, range(20), partitions=2)
     app = headrace.App(place.target, commit_interval_s=0.05)
@@ -126,7 +126,7 @@ def test_a14_a_key_keeps_a_repeated_record_from_being_handled_twice(place, name)
     assert seen == [1, 2, 3]
 
 
-def test_a13_a_holder_that_cannot_commit_stops_itself_and_its_partitions_move(
+def test_a13_an_owner_that_cannot_commit_stops_and_its_partitions_move(
     place, name, monkeypatch
 ) -> None:
     topic = place.topic(name, 4)
@@ -179,9 +179,7 @@ def run_programs(target: str, topic: str, count: int, members: int) -> list[dict
 
 
 @pytest.mark.parametrize("members", [1, 3])
-def test_a16_consumers_in_other_processes_with_nothing_changed_but_the_address(
-    place, name, members
-) -> None:
+def test_a16_consumers_in_other_processes_differ_only_in_the_address(place, name, members) -> None:
     topic = place.topic(name, 6)
     place.topic(f"{topic}-done")
     place.fill(topic, range(120), partitions=6)

@@ -23,7 +23,7 @@ IO = {"asyncio", "os", "time", "threading", "socket", "select", "selectors", "uu
 
 
 @pytest.mark.parametrize("assignor", ["equal", "cooperative-sticky", "server-side"])
-def test_b6_what_stays_is_read_on_while_a_group_rebalances(place, name, assignor) -> None:
+def test_b6_members_read_kept_partitions_during_a_rebalance(place, name, assignor) -> None:
     place.protocol = "consumer" if assignor == "server-side" else "classic"
     topic = place.topic(name, 4)
     first = Member(place, name, [topic], assignor=assignor)
@@ -78,7 +78,7 @@ def imported(path: Path) -> set[str]:
     return found
 
 
-def test_b7_what_decides_is_separate_from_io() -> None:
+def test_b7_deciding_modules_do_no_io() -> None:
     modules = [
         module
         for part in DECIDES
@@ -89,7 +89,7 @@ def test_b7_what_decides_is_separate_from_io() -> None:
     assert {module.name: imported(module) & IO for module in modules if imported(module) & IO} == {}
 
 
-def test_b7_what_talks_to_the_coordinator_is_small() -> None:
+def test_b7_the_code_that_talks_to_the_coordinator_is_small() -> None:
     sizes = {
         path: len((CLIENTS / path).read_text().splitlines())
         for path in (
@@ -121,7 +121,7 @@ def test_b7_one_thread_is_enough_and_heartbeats_come_from_polls() -> None:
     assert threading.active_count() == threads
 
 
-def test_b7_with_asyncio_there_is_no_thread_either(place, name) -> None:
+def test_b7_asyncio_clients_start_no_thread(place, name) -> None:
     place.topic(name, 2)
 
     async def life() -> None:

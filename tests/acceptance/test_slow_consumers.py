@@ -48,7 +48,7 @@ class Slow:
 
 
 @pytest.mark.parametrize("assignor", ASSIGNORS)
-def test_b5_who_works_for_longer_than_a_session_keeps_its_partitions(assignor: str) -> None:
+def test_b5_a_member_that_works_longer_than_its_session_keeps_its_partitions(assignor: str) -> None:
     """Heartbeats do not depend on the program."""
     group = Slow(assignor)
     held = group.slow.assignment()
@@ -61,7 +61,7 @@ def test_b5_who_works_for_longer_than_a_session_keeps_its_partitions(assignor: s
 
 
 @pytest.mark.parametrize("assignor", ASSIGNORS)
-def test_b5_who_does_not_come_back_in_time_leaves_by_itself_and_the_others_do_not_wait(
+def test_b5_a_member_that_polls_too_late_leaves_and_the_others_do_not_wait(
     assignor: str,
 ) -> None:
     group = Slow(assignor)
@@ -81,7 +81,7 @@ def test_b5_who_does_not_come_back_in_time_leaves_by_itself_and_the_others_do_no
 
 
 @pytest.mark.parametrize("assignor", ASSIGNORS)
-def test_b5_what_it_worked_on_is_not_committed_and_it_returns_with_its_next_poll(
+def test_b5_a_member_that_left_commits_nothing_and_joins_again_with_its_next_poll(
     assignor: str,
 ) -> None:
     group = Slow(assignor, enable_auto_commit=False)
@@ -99,7 +99,7 @@ def test_b5_what_it_worked_on_is_not_committed_and_it_returns_with_its_next_poll
 
 
 @pytest.mark.parametrize("assignor", ASSIGNORS)
-def test_b5_who_is_behind_and_polls_is_not_expelled(assignor: str) -> None:
+def test_b5_a_member_with_lag_that_polls_keeps_its_partitions(assignor: str) -> None:
     """Lag is no reason: one record a poll, ten seconds of work for each, for minutes."""
     group = Slow(assignor)
     group.scenario.world.fill("t", 6, 100)
@@ -113,7 +113,7 @@ def test_b5_who_is_behind_and_polls_is_not_expelled(assignor: str) -> None:
 
 
 @pytest.mark.parametrize("assignor", ASSIGNORS)
-def test_b5_a_slow_static_member_keeps_its_place_until_its_session_ends(assignor: str) -> None:
+def test_b5_a_slow_static_member_keeps_its_partitions_until_its_session_ends(assignor: str) -> None:
     """A static member sends no LeaveGroup when it stops, as in Kafka: its instance id means that it returns."""
     group = Slow(assignor, group_instance_id="slow")
     held = group.slow.assignment()
@@ -140,7 +140,7 @@ def test_b5_a_slow_member_holds_up_a_classic_rebalance_for_its_poll_interval_at_
     assert POLL_MS - 2_000 <= took_ms <= POLL_MS + SESSION_MS
 
 
-def test_b5_a_slow_member_of_a_consumer_group_holds_up_only_what_it_has_to_give() -> None:
+def test_b5_a_slow_member_of_a_consumer_group_delays_only_its_revoked_partitions() -> None:
     group = Slow(SERVER_SIDE)
     group.slow.poll()
     newcomer = group.scenario.member()

@@ -78,7 +78,9 @@ def test_a17_a_member_finishes_commits_leaves_and_does_not_join_again(
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a17_iteration_ends(headrace_place: Place, name: str, protocol: str) -> None:
+def test_a17_the_iteration_of_a_stopped_consumer_ends(
+    headrace_place: Place, name: str, protocol: str
+) -> None:
     place = headrace_place
     place.protocol = protocol
     topic = place.topic(name, 1)
@@ -104,7 +106,7 @@ def test_a17_iteration_ends(headrace_place: Place, name: str, protocol: str) -> 
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a17_what_the_program_works_on_is_finished_first(
+def test_a17_a_stopped_member_finishes_its_records_first(
     headrace_place: Place, name: str, protocol: str
 ) -> None:
     """The program works on records of its last poll; the stop waits until it comes back."""
@@ -243,7 +245,7 @@ def test_a17_a_member_that_waits_for_others_to_join_stops_at_once(
     assert left.member_id == member_id(slow)
 
 
-def test_a17_who_is_no_member_cannot_be_stopped(headrace_place: Place, name: str) -> None:
+def test_a17_a_stop_of_an_unknown_member_is_refused(headrace_place: Place, name: str) -> None:
     place = headrace_place
     there = Member(place, name, [place.topic(name, 1)])
     until(lambda: there.partitions, there)
@@ -257,7 +259,9 @@ def test_a17_who_is_no_member_cannot_be_stopped(headrace_place: Place, name: str
 
 @pytest.mark.java
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a17_kafka_refuses_it_and_removes_nobody(kafka: str, name: str, protocol: str) -> None:
+def test_a17_kafka_refuses_a_stop_and_removes_no_member(
+    kafka: str, name: str, protocol: str
+) -> None:
     place = Place("kafka", kafka, protocol=protocol)
     try:
         member = Member(place, name, [place.topic(name, 1)])

@@ -92,7 +92,7 @@ def test_a17_a_foreign_member_is_removed_by_force_and_the_result_says_so(
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 @pytest.mark.parametrize("how", ["kill", "stop"])
-def test_a17_a_stop_survives_that_the_broker_is_restarted(
+def test_a17_a_stop_continues_after_a_restart_of_the_broker(
     tmp_path: Path, name: str, protocol: str, how: str
 ) -> None:
     """The restarted broker notifies the member, because the administrator's client repeats its request there."""

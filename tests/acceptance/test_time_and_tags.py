@@ -29,7 +29,7 @@ def test_a15_a_record_may_have_a_time_to_live(headrace_place, name) -> None:
 
 
 @pytest.mark.parametrize("filters", ["true", "false"])
-def test_c11_a_reader_gets_what_has_its_tags(headrace_place, name, filters) -> None:
+def test_c11_a_consumer_gets_the_records_with_its_tags(headrace_place, name, filters) -> None:
     topic = headrace_place.topic(name, 2, configs={"headrace.filter.enable": filters})
     producer = headrace_place.producer(compression="zstd")
     for number in range(200):
@@ -51,7 +51,7 @@ def test_c11_a_reader_gets_what_has_its_tags(headrace_place, name, filters) -> N
     assert rare.consumer.end_offsets(list(ends)) == ends
 
 
-def test_c11_everybody_else_sees_all_records(headrace_place, name) -> None:
+def test_c11_a_consumer_without_tags_gets_all_records(headrace_place, name) -> None:
     topic = headrace_place.topic(name, configs={"headrace.filter.enable": "true"})
     producer = headrace_place.producer()
     producer.send_many(topic, [b"1", b"2"], tags=["a"])

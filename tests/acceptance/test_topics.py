@@ -84,7 +84,7 @@ def check_storage(place: Place, name: str, storage: str) -> None:
     assert place.admin().configs(topic)["headrace.storage"].value == storage
 
 
-def test_a2_a_storage_of_ones_own(name) -> None:
+def test_a2_a_topic_uses_a_storage_of_the_program(name) -> None:
     opened: list[ArraySegment] = []
 
     class Watched(ArraySegment):
@@ -144,7 +144,7 @@ SERDES = {
 
 
 @pytest.mark.parametrize("serde", SERDES)
-def test_a2_values_are_what_the_serde_makes_of_bytes(place, name, serde) -> None:
+def test_a2_the_serde_of_the_topic_decodes_values(place, name, serde) -> None:
     topic = place.topic(name)
     given, value = SERDES[serde]
     place.producer(serde=given, key_serde="str").send(topic, value, key="k").result()
@@ -190,7 +190,7 @@ def test_a3_clients_of_another_process_obey_too(name) -> None:
         ]
 
 
-def test_a3_whose_turn_it_is_is_serializable(headrace_place, name) -> None:
+def test_a3_the_state_of_a_partitioner_is_serializable(headrace_place, name) -> None:
     topic = headrace_place.topic(name, 3)
     strategy = RoundRobin()
     first = headrace_place.producer(partitioner=strategy)
@@ -202,7 +202,7 @@ def test_a3_whose_turn_it_is_is_serializable(headrace_place, name) -> None:
     assert second.send(topic, b"x").result().partition == 1
 
 
-def test_a3_whose_turn_it_is_survives_a_restart(tmp_path: Path) -> None:
+def test_a3_the_state_of_a_partitioner_survives_a_restart(tmp_path: Path) -> None:
     where: list[int] = []
     for _ in range(3):
         with headrace.Broker(tmp_path) as broker:
@@ -212,7 +212,7 @@ def test_a3_whose_turn_it_is_survives_a_restart(tmp_path: Path) -> None:
     assert where == [0, 1, 2, 0, 1, 2]
 
 
-def test_a3_what_the_metadata_says_survives_a_restart(tmp_path: Path) -> None:
+def test_a3_the_metadata_of_topics_survive_a_restart(tmp_path: Path) -> None:
     server = ServerProcess(tmp_path / "data", log_path=tmp_path / "log")
     with server:
         with headrace.Admin(server.bootstrap) as admin:

@@ -13,6 +13,6 @@ SEED = 2  # of an input with aborted transactions, and many kills of workers
 
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("fault", ["commits apart", "reads all"])
-def test_workers_that_are_not_exact_are_found_out(tmp_path: Path, fault: str) -> None:
+def test_the_checker_detects_faulty_workers(tmp_path: Path, fault: str) -> None:
     with pytest.raises(AssertionError, match="the output is not the input"):
         Pipeline(tmp_path / "run", SEED, "headrace", "classic", fault).run(20)

@@ -111,16 +111,16 @@ SENT = ("w", OK, [send(0, "a"), send(1, "b"), send(2, "c")])
         ),
     ],
 )  # fmt: skip
-def test_it_finds_what_is_wrong_and_nothing_else(wanted: set[str], told: list[Any]) -> None:
+def test_the_checker_finds_each_violation_and_no_other(wanted: set[str], told: list[Any]) -> None:
     assert kinds(history(*told)) == wanted
 
 
-def test_what_kafka_does_not_promise_is_allowed() -> None:
+def test_the_checker_allows_what_kafka_does_not_promise() -> None:
     told = history(("w", OK, [send(0, "a"), send(2, "c")]), ("v", OK, [send(1, "b")]), ALL)
     assert check(told) == []
 
 
-def test_a_history_that_cannot_be_is_refused() -> None:
+def test_the_checker_refuses_an_impossible_history() -> None:
     begun, ended = history(SENT)
     with pytest.raises(ValueError, match="was open"):
         check([begun, begun])

@@ -215,7 +215,7 @@ async def random_scenario(network: Network, protocol: str, chance: random.Random
 @pytest.mark.skipif(not LONG, reason="make chaos runs it")
 @pytest.mark.timeout(LONG + 300)
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_any_silences_in_any_order_make_no_second_owner(network: Network, protocol: str) -> None:
+def test_silences_in_any_order_make_no_second_owner(network: Network, protocol: str) -> None:
     seed = int(os.environ.get("HEADRACE_CHAOS_SEED", random.randrange(1 << 32)))
     try:
         asyncio.run(random_scenario(network, protocol, random.Random(seed)))

@@ -33,7 +33,7 @@ CACHE = Path(__file__).resolve().parents[2] / ".cache/chaos"
 @pytest.mark.slow
 @pytest.mark.timeout(SECONDS + 200)
 @pytest.mark.parametrize(("client", "protocol"), VARIANTS)
-def test_the_output_is_the_input_once(client: str, protocol: str) -> None:
+def test_the_output_contains_each_input_record_once(client: str, protocol: str) -> None:
     seed = int(os.environ.get("HEADRACE_CHAOS_SEED", random.randrange(1 << 32)))
     directory = CACHE / f"{client}-{protocol}-{seed}"
     pipeline = Pipeline(directory, seed, client, protocol)

@@ -19,7 +19,7 @@ from unittest.mock import patch
 
 from headrace.kinesis.reading.settings import ReadSettings
 from headrace.testing import FakeAws
-from headrace.workers.context import Context
+from headrace.workers.handler.context import Context
 from tests.docs.console import run_shell, steps, users_environment
 from tests.fixtures.kafka import free_ports
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "reference" / "log-events.md").read_text()
-SOURCES = ("broker", "core", "server", "metadata_stores", "storage", "streams", "cli")
+SOURCES = ("broker", "core", "server", "metadata_stores", "storage", "embedded", "cli")
 CALL = re.compile(r'\.(info|warning|error)\(\s*((?:"[a-z0-9_]+"(?: if [^"(]+ else )?)+)')
 ROW = re.compile(r"^\| ((?:`[a-z0-9_]+`(?:, )?)+) \| (info|warning|error) \|", re.MULTILINE)
 NAMED_ELSEWHERE = {

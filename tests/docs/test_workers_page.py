@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.dead_letters import letter_headers
-from headrace.workers.counters import Counters
+from headrace.workers.monitoring.counters import Counters
 
 ROOT = Path(__file__).parents[2]
 GUIDES = ROOT / "docs" / "guides"

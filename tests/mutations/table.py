@@ -176,10 +176,13 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     Mutation(
         "workers' commit",
         "a position stays before the first record that is not finished",
-        "workers/scheduler.py",
+        "workers/core/scheduler.py",
         "        return next(iter(self.open), self.next_offset)\n",
         "        return self.next_offset\n",
-        ("tests/property/test_worker_scheduler.py", "tests/unit/workers/test_processing.py"),
+        (
+            "tests/property/test_worker_scheduler.py",
+            "tests/unit/workers/running/test_processing.py",
+        ),
     ),
     Mutation(
         "delay",

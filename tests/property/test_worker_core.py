@@ -24,10 +24,9 @@ from headrace.errors import (
     TransportError,
 )
 from headrace.types import TopicPartition
-from headrace.workers.core import Pause, Resume, Seek, SourceAction, WorkerCore, offsets_after
-from headrace.workers.delivery import MODES, Delivery
-from headrace.workers.origins import Origins
-from headrace.workers.revocation import (
+from headrace.workers.core.delivery import MODES, Delivery
+from headrace.workers.core.origins import Origins
+from headrace.workers.core.revocation import (
     COMMIT_AGAIN_S,
     AwaitHandlers,
     CancelHandlers,
@@ -37,7 +36,15 @@ from headrace.workers.revocation import (
     Released,
     RevocationAction,
 )
-from headrace.workers.scheduler import Job, Scheduler
+from headrace.workers.core.scheduler import Job, Scheduler
+from headrace.workers.core.worker_core import (
+    Pause,
+    Resume,
+    Seek,
+    SourceAction,
+    WorkerCore,
+    offsets_after,
+)
 
 GROUP: Final = "billing"
 PLAIN: Final = [TopicPartition("orders", number) for number in range(2)]
@@ -53,15 +60,16 @@ class Driver:
 
     def __init__(self, seed: int, delivery: Delivery) -> None:
         self.random = random.Random(seed)
-        self.mode = MODES[delivery]
+        self.commits_first = delivery == "at_most_once"
+        self.is_transactional = delivery == "exactly_once"
         self.kept: dict[TopicPartition, list[int]] = {}
         """The offsets of finished jobs that wait for their transaction."""
         self.core = WorkerCore(
-            self.mode,
+            MODES[delivery],
             Scheduler(ordering="key", concurrency=3, max_buffered=MAX_BUFFERED),
             Origins(GROUP, ["orders"], {WAITING.topic: "orders"}, [1.0]),
             max_buffered=MAX_BUFFERED,
-            waiting_calls=self.waiting_calls if self.mode.is_transactional else None,
+            waiting_calls=self.waiting_calls if self.is_transactional else None,
         )
         self.now_ms = 1_000_000
         self.log: dict[TopicPartition, list[ConsumerRecord]] = {
@@ -103,19 +111,19 @@ class Driver:
                 case Resume(name):
                     self.paused.discard(name)
                 case Seek(name, offset):
-                    waits = name == WAITING and self.mode.commits_first
+                    waits = name == WAITING and self.commits_first
                     assert waits or offset >= self.committed[name], "committed records stay behind"
                     self.positions[name] = offset
 
     def poll(self) -> None:
-        limit = 3 if self.mode.commits_first else 5
+        limit = 3 if self.commits_first else 5
         records: list[ConsumerRecord] = []
         for name in [name for name in self.positions if name not in self.paused]:
             at = self.positions[name] or 0
             some = self.log[name][at : at + limit - len(records)]
             records += some
             self.positions[name] = at + len(some)
-        if self.mode.commits_first and records:
+        if self.commits_first and records:
             if self.random.random() < 0.3:
                 self.perform(self.core.read_again(records, self.positions))
                 records = []
@@ -146,7 +154,7 @@ class Driver:
             origins = Origins(GROUP, ["orders"], {WAITING.topic: "orders"}, [1.0])
             assert origins.due_ms(record, self.now_ms) <= self.now_ms, "not before it is due"
         self.handled[name, record.offset] += 1
-        if self.mode.commits_first:
+        if self.commits_first:
             assert record.offset < self.committed[name], "its offset is committed before"
             assert self.handled[name, record.offset] == 1, "no record is handled twice"
 
@@ -155,13 +163,13 @@ class Driver:
             return
         job = self.running.pop(self.random.randrange(len(self.running)))
         name = job.topic_partition
-        if self.random.random() < 0.25 and not self.mode.commits_first:
+        if self.random.random() < 0.25 and not self.commits_first:
             job.error = None
             self.core.scheduler.retry(job, self.now_ms + self.random.randrange(800))
         else:
             if self.core.scheduler.is_current(job):
                 self.finished.update((name, record.offset) for record in job.records)
-                if self.mode.is_transactional:
+                if self.is_transactional:
                     self.kept.setdefault(name, []).append(job.records[-1].offset)
             self.core.scheduler.finish(job)
         if name in self.core.full:
@@ -175,7 +183,7 @@ class Driver:
     # Commits
 
     def commit(self, partitions: list[TopicPartition] | None = None) -> HeadraceError | None:
-        if self.mode.commits_first:
+        if self.commits_first:
             return None
         wanted = self.core.to_commit(partitions, self.positions)
         error = self.random.choice([None, None, None, *ERRORS])
@@ -189,7 +197,7 @@ class Driver:
                     "no committed offset lies behind an unfinished record"
                 )
             self.committed[name] = at
-        if self.mode.is_transactional:
+        if self.is_transactional:
             for name, at in wanted.items():
                 self.kept[name] = [each for each in self.kept.get(name, []) if each >= at]
             self.perform(self.core.on_transaction(wanted, self.positions))
@@ -332,7 +340,7 @@ class RevocationRun:
         self.revocation.on_commit(self.error, self.now_s)
 
     def commit_again(self, pause_s: float, deadline_s: float) -> None:
-        assert self.driver.mode.is_transactional, "only a transaction is repeated"
+        assert self.driver.is_transactional, "only a transaction is repeated"
         assert pause_s == COMMIT_AGAIN_S
         assert deadline_s <= self.commit_failed_s + COMMIT_S
         self.now_s += pause_s
@@ -347,7 +355,7 @@ class RevocationRun:
         assert at == sorted(at), "the steps have one order"
         for once in (CancelHandlers, Forget, Released):
             assert self.steps.count(once) == 1
-        assert self.steps.count(Commit) == (not self.driver.mode.commits_first)
+        assert self.steps.count(Commit) == (not self.driver.commits_first)
         if released.error is not None:
             assert released.error is self.error, "the error is that of the last commit"
             assert released.error is not NOT_A_MEMBER, "a commit of a former member may fail"
@@ -384,7 +392,7 @@ def test_a_worker_that_stops_begins_no_record_that_is_not_committed(delivery: De
     core.stop()
     core.on_records([_record(PLAIN[1], 0, 0)], 0)
     begun = [job.topic_partition for job in core.scheduler.take(0)]
-    assert begun == (PLAIN if core.mode.commits_first else [])
+    assert begun == (PLAIN if delivery == "at_most_once" else [])
 
 
 @pytest.mark.parametrize("delivery", DELIVERIES)
@@ -403,13 +411,13 @@ def test_only_a_transaction_is_repeated_and_only_until_its_time_is_over() -> Non
         driver = Driver(0, delivery)
         revocation = driver.core.revoke(PLAIN, 0.0, drain_timeout_s=1.0, commit_timeout_s=1.0)
         assert revocation.next(0.0, is_ours=True) == CancelHandlers()
-        if driver.mode.commits_first:
+        if driver.commits_first:
             assert revocation.next(0.0, is_ours=True) == Forget()
             continue
         assert revocation.next(0.0, is_ours=True) == Commit()
         error = TransportError("no broker answers")
         revocation.on_commit(error, 0.5)
-        if driver.mode.is_transactional:
+        if driver.is_transactional:
             assert revocation.next(0.5, is_ours=True) == CommitAgain(COMMIT_AGAIN_S, 1.5)
             revocation.on_commit(error, 1.4)
             assert revocation.next(1.4, is_ours=True) == CommitAgain(COMMIT_AGAIN_S, 1.5)

@@ -14,11 +14,11 @@ import pytest
 from headrace.clients.consumer.group_metadata import GroupMetadata
 from headrace.clients.consumer.member import ConsumerMember
 from headrace.errors import FatalTransactionError, HeadraceError
-from headrace.workers.delivery import AtLeastOnce
-from headrace.workers.job_runner import JobRunner
-from headrace.workers.outlet import Outlet
-from headrace.workers.scheduler import Scheduler
-from headrace.workers.transacting import Transactor
+from headrace.workers.committing.transactor import Transactor
+from headrace.workers.core.delivery import AtLeastOnce
+from headrace.workers.core.scheduler import Scheduler
+from headrace.workers.output.outlet import Outlet
+from headrace.workers.running.job_runner import JobRunner
 from tests.fixtures.exactly_once_rounds import ExactlyOnceRound
 from tests.fixtures.worker_rounds import WorkerRound
 
@@ -182,7 +182,7 @@ EXACTLY_ONCE_FAULTS: dict[str, tuple[int, str, Any]] = {
         3,
         "",
         both(
-            patch("headrace.workers.transacting.member_of", lambda consumer: NO_PRODUCER),
+            patch("headrace.workers.committing.transactor.member_of", lambda consumer: NO_PRODUCER),
             patch.object(ConsumerMember, "_session_ended", lambda self: None),
         ),
     ),

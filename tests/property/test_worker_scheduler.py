@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.clients.consumer.records import ConsumerRecord
 from headrace.types import TopicPartition
-from headrace.workers.scheduler import Ordering, Scheduler
+from headrace.workers.core.scheduler import Ordering, Scheduler
 
 T = [TopicPartition("t", number) for number in range(3)]
 

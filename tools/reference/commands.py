@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 import click
 
 from headrace.cli import main
+from headrace.cli.command_group import Argument
 from tools.reference.markdown import anchor, code, paragraphs, prose, table
 
 HEAD: Final = """\
@@ -138,7 +139,11 @@ def _options(found: Found, parameters: Iterable[click.Parameter]) -> str:
 
 def _row(parameter: click.Parameter, context: click.Context) -> tuple[str, str, str, str]:
     if isinstance(parameter, click.Argument):
-        return code(parameter.make_metavar(context)), "", "", "argument"
+        assert isinstance(parameter, Argument), f"{parameter.name!r} has no meaning"
+        meaning, default = parameter.meaning, "required" if parameter.required else ""
+        if match := _DEFAULT.search(meaning):
+            meaning, default = meaning[: match.start()], prose(match[1])
+        return code(parameter.make_metavar(context)), "", default, prose(meaning)
     assert isinstance(parameter, click.Option)
     help_text = parameter.help or ""
     default = _default(parameter)

@@ -1,8 +1,10 @@
-"""Groups of commands: help with whole descriptions, and suggestions for mistyped names."""
+"""Commands, their arguments, and groups of commands: whole descriptions in help, suggestions for mistyped names."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -13,8 +15,53 @@ _WHOLE: Final = 10_000
 """The most characters of a description in a list of commands; larger than every description."""
 
 
+F = TypeVar("F", bound=Callable[..., Any] | click.Command)
+
+
+class Argument(click.Argument):
+    """An argument whose meaning stands in the command's help."""
+
+    def __init__(self, names: Sequence[str], *, meaning: str, **attributes: Any) -> None:
+        """Declare an argument.
+
+        Args:
+            names: The name of the parameter.
+            meaning: The help text.
+            attributes: Further arguments of `click.Argument`.
+        """
+        super().__init__(names, **attributes)
+        self.meaning = meaning
+
+
+def argument(name: str, meaning: str, **attributes: Any) -> Callable[[F], F]:
+    """Return a decorator that adds an argument to a command."""
+    return click.argument(name, cls=Argument, meaning=meaning, **attributes)
+
+
+class Command(click.Command):
+    """A command whose help describes its arguments, too."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the arguments with their meanings, then the options."""
+        rows = [
+            (each.make_metavar(ctx), each.meaning)
+            for each in self.params
+            if isinstance(each, Argument)
+        ]
+        if rows:
+            with formatter.section("Arguments"):
+                formatter.write_dl(rows)
+        super().format_options(ctx, formatter)
+
+
+command = partial(click.command, cls=Command)
+"""The decorator that makes a `Command` of a function."""
+
+
 class CommandGroup(click.Group):
     """The base of all command groups of `headrace`."""
+
+    command_class: type[click.Command] | None = Command
 
     def summary(self, ctx: click.Context, name: str) -> str:
         """Return the one-line description of a command."""

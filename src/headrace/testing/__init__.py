@@ -15,8 +15,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from headrace.embedded.clock import ManualClock as ManualClock
     from headrace.protocol.api_keys import ApiKey as ApiKey
-    from headrace.streams.clock import ManualClock as ManualClock
     from headrace.testing.broker import Broker as Broker
     from headrace.testing.clients import Clients as Clients
     from headrace.testing.container import HeadraceContainer as HeadraceContainer
@@ -44,7 +44,7 @@ _HOMES = {
     "Fault": "headrace.testing.faults",
     "HeadraceContainer": "headrace.testing.container",
     "KafkaContainer": "headrace.testing.container",
-    "ManualClock": "headrace.streams.clock",
+    "ManualClock": "headrace.embedded.clock",
     "context": "headrace.testing.contexts",
     "delay": "headrace.testing.faults",
     "drop_connection": "headrace.testing.faults",

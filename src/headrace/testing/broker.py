@@ -13,11 +13,11 @@ from headrace.clients.consumer.records import ConsumerRecord
 from headrace.clients.drivers.local_target import LocalClient
 from headrace.clients.flows.effects import Call
 from headrace.config.options import Value
+from headrace.embedded.broker import Broker as EmbeddedBroker
+from headrace.embedded.clock import Clock, ManualClock
+from headrace.embedded.request_lines import OnDone
+from headrace.embedded.runtime import BrokerRuntime
 from headrace.serdes.serde import Serde
-from headrace.streams.broker import Broker as EmbeddedBroker
-from headrace.streams.clock import Clock, ManualClock
-from headrace.streams.lines import OnDone
-from headrace.streams.world import World
 from headrace.testing import views
 from headrace.testing.clock import LeapingClock
 from headrace.testing.faults import Faults
@@ -35,7 +35,7 @@ WAIT_S: Final = 10.0
 """The default timeout of the methods that wait, in seconds."""
 
 
-class _WatchedBroker(World):
+class _WatchedBroker(BrokerRuntime):
     """The embedded broker's core that also stores which client sends a request."""
 
     def _handle(
@@ -82,7 +82,7 @@ class Broker(EmbeddedBroker):
     """
 
     _core_type: ClassVar[type[CoreBroker]] = InterceptedBroker
-    _world_type: ClassVar[type[World]] = _WatchedBroker
+    _runtime_type: ClassVar[type[BrokerRuntime]] = _WatchedBroker
     NOTHING: ClassVar = Snapshot()
 
     @checked
@@ -109,7 +109,7 @@ class Broker(EmbeddedBroker):
         self._intercepted = core
         self._waiting = 0
         self._bootstrap: str | None = None
-        self.faults = Faults(self._world, core)
+        self.faults = Faults(self._runtime, core)
         core.changed = self._changed
 
     @property
@@ -135,19 +135,19 @@ class Broker(EmbeddedBroker):
         Raises:
             TimeoutError: The condition did not become true in time.
         """
-        with self._world.condition:
+        with self._runtime.condition:
             end_ms = self.now_ms() + round(timeout_s * 1000)
             self._waiting += 1
             try:
                 while True:
-                    until_ms = self._world.pump()
+                    until_ms = self._runtime.pump()
                     if condition():
                         return
                     if self.now_ms() >= end_ms:
                         raise TimeoutError(
                             f"{what or 'the condition'} was not true within {timeout_s} s"
                         )
-                    self._world.wait(end_ms if until_ms is None else min(until_ms, end_ms))
+                    self._runtime.wait(end_ms if until_ms is None else min(until_ms, end_ms))
             finally:
                 self._waiting -= 1
 
@@ -261,7 +261,7 @@ class Broker(EmbeddedBroker):
         Raises:
             ApiError: UNKNOWN_TOPIC_OR_PARTITION, if the topic does not exist.
         """
-        with self._world.condition:
+        with self._runtime.condition:
             partitions = self._core.services.topics.require(topic).partitions
             ranges = [
                 (index, each.log_start_offset, each.high_watermark - each.log_start_offset)
@@ -305,22 +305,24 @@ class Broker(EmbeddedBroker):
         if isinstance(clock, ManualClock) or not isinstance(clock, LeapingClock):
             super().advance(duration_ms)
             return
-        with self._world.condition:
+        with self._runtime.condition:
             end_ms = clock.now_ms() + duration_ms
-            while (due_ms := self._world.pump()) is not None and clock.now_ms() < due_ms <= end_ms:
+            while (
+                due_ms := self._runtime.pump()
+            ) is not None and clock.now_ms() < due_ms <= end_ms:
                 clock.advance_to(due_ms)
             clock.advance_to(end_ms)
-            self._world.pump()
-            if self._world.listener is not None:
-                self._world.listener.clock_leapt()
-            self._world.condition.notify_all()
+            self._runtime.pump()
+            if self._runtime.listener is not None:
+                self._runtime.listener.clock_leapt()
+            self._runtime.condition.notify_all()
 
     # Between tests
 
     def snapshot(self) -> Snapshot:
         """Return the names of all topics and groups, for `reset`."""
-        with self._world.condition:
-            self._world.pump()
+        with self._runtime.condition:
+            self._runtime.pump()
             listed = self._core.services.groups.list_groups((), (), self.now_ms())
             groups = [] if not isinstance(listed, tuple) else listed[1]
             return Snapshot(
@@ -341,10 +343,9 @@ class Broker(EmbeddedBroker):
 
     def remove(self, things: Snapshot) -> None:
         """Remove topics, and groups with their members. Names that do not exist are ignored."""
-        if self._producer is not None and things.topics:
-            self._producer.close()  # its metadata of the topics is no longer valid
-            self._producer = None
-        with self._world.condition:
+        if things.topics:
+            self._own_producer.renew()  # its metadata of the topics is no longer valid
+        with self._runtime.condition:
             core = self._core
             for group in things.groups:
                 described = views.describe(core, group, self.now_ms())
@@ -356,28 +357,26 @@ class Broker(EmbeddedBroker):
                 # The next test may create the topic again at once.
                 core.services.topics.deleted_names.forget(topic.name)
                 self._intercepted.makers.pop(topic.name, None)
-            self._world.pump()
-            self._world.condition.notify_all()
+            self._runtime.pump()
+            self._runtime.condition.notify_all()
 
     def held_by_clients(self) -> Snapshot:
         """Return the groups with members, the topics assigned to them, and the topics that connected clients created.
 
         Topics that this object created by `create_topic` or `publish` belong to no client.
         """
-        with self._world.condition:
-            self._world.pump()
+        with self._runtime.condition:
+            self._runtime.pump()
             groups, topics = set(), set()
             for group in self.snapshot().groups:
                 described = views.describe(self._core, group, self.now_ms())
                 if described is not None and described.members:
                     groups.add(group)
                     topics |= {at.topic for each in described.members for at in each.assigned}
-            own: list[object] = [self._driver]
-            if self._producer is not None:
-                own.append(self._producer._driver)  # noqa: SLF001 - it is this broker's
-            connected: set[Asker] = {each for each in self._world.clients if each not in own}
-            if self._world.listener is not None:
-                connected |= self._world.listener.peers()
+            own: list[object] = [self._driver, self._own_producer.driver]
+            connected: set[Asker] = {each for each in self._runtime.clients if each not in own}
+            if self._runtime.listener is not None:
+                connected |= self._runtime.listener.peers()
             topics |= {name for name, who in self._intercepted.makers.items() if who in connected}
             there = {topic.name for topic in self._core.services.topics if not topic.is_internal}
             return Snapshot(frozenset(topics & there), frozenset(groups))
@@ -385,8 +384,8 @@ class Broker(EmbeddedBroker):
     @property
     def uses(self) -> int:
         """The number of requests plus the number of clients in this process. A change shows that the broker is used."""
-        return self._intercepted.requests + len(self._world.clients)
+        return self._intercepted.requests + len(self._runtime.clients)
 
     def _changed(self) -> None:
         if self._waiting:
-            self._world.condition.notify_all()
+            self._runtime.condition.notify_all()

@@ -9,7 +9,7 @@ from headrace.clients.consumer.records import ConsumerRecord
 from headrace.clients.producer.delivery import RecordMetadata
 from headrace.dead_letters.letter_headers import Headers, origin_of
 from headrace.records.directives import directives
-from headrace.workers.context import Context, SyncContext
+from headrace.workers.handler.context import Context, SyncContext
 
 
 class Published(NamedTuple):

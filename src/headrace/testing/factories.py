@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headrace.clients.admin.blocking import Admin
     from headrace.clients.drivers import Target
     from headrace.config.options import Value
-    from headrace.streams.clock import Clock
+    from headrace.embedded.clock import Clock
     from headrace.testing.broker import Broker
     from headrace.testing.clients import Clients
     from headrace.testing.kinesis.aws import FakeAws

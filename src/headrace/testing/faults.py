@@ -29,7 +29,7 @@ from headrace.testing.releases import apis_of
 from headrace.types import TopicPartition
 
 if TYPE_CHECKING:
-    from headrace.streams.world import World
+    from headrace.embedded.runtime import BrokerRuntime
 
 Action = Callable[[Exchange], Reply]
 """Handles a request: returns the reply, or raises `CloseConnection`."""
@@ -98,11 +98,11 @@ class FaultState(NamedTuple):
 class Faults(fault_list.FaultList[Exchange, Reply]):
     """The faults of one broker. Without faults, requests cost nothing more."""
 
-    def __init__(self, world: World, core: InterceptedBroker) -> None:
+    def __init__(self, runtime: BrokerRuntime, core: InterceptedBroker) -> None:
         super().__init__()
-        self._world = world
+        self._runtime = runtime
         self._core = core
-        self._condition = world.condition
+        self._condition = runtime.condition
         self._moved: dict[TopicPartition, set[Client]] = {}
         """The partitions whose leader has moved, each with the clients that have received the new metadata."""
         self._versions: dict[int, int] = {}
@@ -174,7 +174,7 @@ class Faults(fault_list.FaultList[Exchange, Reply]):
             apis = [state.apis for state in kept if state.apis is not None]
             self._speak(apis[-1] if apis else APIS)
             self._core.release()
-            self._world.pump()
+            self._runtime.pump()
             self._condition.notify_all()
 
     def move_leader(self, topic: str, partition: int | None = None) -> None:
@@ -208,7 +208,7 @@ class Faults(fault_list.FaultList[Exchange, Reply]):
             ConfigError: The group has no such member.
         """
         with self._condition:
-            described = views.describe(self._core, group, self._world.now_ms())
+            described = views.describe(self._core, group, self._runtime.now_ms())
             rows = [] if described is None else described.members
             chosen = [row for row in rows if member in {None, row.member_id, row.group_instance_id}]
             if len(chosen) != 1:
@@ -235,11 +235,11 @@ class Faults(fault_list.FaultList[Exchange, Reply]):
                 gone.append(MemberIdentity(member_id=each.member_id, group_instance_id=instance_id))
         if gone:
             self._handle(LeaveGroupRequest(group_id=group, members=gone))
-        self._world.pump()
+        self._runtime.pump()
 
     def _handle(self, request: Message) -> None:
         context = RequestContext(
-            now_ms=self._world.now_ms(),
+            now_ms=self._runtime.now_ms(),
             header=RequestHeader(request.API_KEY, request.MAX_VERSION, 0, "headrace-testing"),
             client_address="embedded",
             listener_host="",
@@ -261,7 +261,7 @@ class Faults(fault_list.FaultList[Exchange, Reply]):
     def _speak(self, apis: tuple[Api, ...]) -> None:
         self._core.services.apis.rows = apis
         self._versions = {} if apis is APIS else {api.key: api.served.max for api in apis}
-        self._world.apis_changed()
+        self._runtime.apis_changed()
         self._arm()
 
     def _arm(self) -> None:

@@ -1,1 +1,1 @@
-"""Workers: a function for each record, with retries, dead letters and order; `app.py` is where programs begin."""
+"""Workers: functions that handle records, with order, retries and dead letters. Programs begin with `app.py`."""

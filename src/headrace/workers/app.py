@@ -17,14 +17,20 @@ from headrace.errors import ConfigError
 from headrace.forking import WhenForked, handled_by_event_loop
 from headrace.serdes.serde import Serde, resolve_serde
 from headrace.serdes.typed import serde_of_type
-from headrace.workers.counters import Counters, Hook
-from headrace.workers.delivery import Delivery
-from headrace.workers.handlers import DEFAULT_BATCH, Handler, read_handler, refuse_coroutines
-from headrace.workers.outcomes import OnFailure, Retry
-from headrace.workers.outlet import producer_properties
-from headrace.workers.scheduler import Ordering
-from headrace.workers.seen.declared import SeenFile, SeenTopic
-from headrace.workers.seen.keys import SeenKeys
+from headrace.workers.core.delivery import Delivery
+from headrace.workers.core.scheduler import Ordering
+from headrace.workers.deduplication.declared import SeenFile, SeenTopic
+from headrace.workers.deduplication.keys import SeenKeys
+from headrace.workers.failure.outcomes import OnFailure, Retry
+from headrace.workers.handler.signature import (
+    DEFAULT_BATCH,
+    Handler,
+    read_handler,
+    refuse_coroutines,
+)
+from headrace.workers.monitoring.counters import Counters, Hook
+from headrace.workers.monitoring.status import WorkerStatus
+from headrace.workers.output.outlet import producer_properties
 from headrace.workers.service import Service
 from headrace.workers.settings import (
     DEFAULT_CONCURRENCY,
@@ -38,7 +44,6 @@ from headrace.workers.settings import (
     as_topics,
 )
 from headrace.workers.source import StreamSelection
-from headrace.workers.status import WorkerStatus
 from headrace.workers.trial import Trial
 
 if TYPE_CHECKING:
@@ -60,7 +65,7 @@ _AS_GIVEN: Final = (
     "transaction_timeout_ms",
     "transactional_id",
 )
-"""Arguments of `App.worker` that are its settings as they are."""
+"""Arguments of `App.worker` that `WorkerSettings` takes unchanged."""
 
 
 class App:
@@ -155,39 +160,40 @@ class App:
     ) -> Callable[[F], F]:
         """Register a function that handles the records of topics or of streams.
 
-        The function is a coroutine function, a plain one, which runs in threads, or an object with `handle(batch)`. Its
-        first parameter is the value; the annotation says what bytes become: bytes, str, dict, a msgspec.Struct, a
-        dataclass, a pydantic model; `list[T]` asks for batches. A parameter named `context` gets the `Context`.
+        The handler is a coroutine function, a plain function, which runs in threads, or an object with `handle(batch)`.
+        Its first parameter is the value. The annotation is the type of the value: bytes, str, dict, a msgspec.Struct, a
+        dataclass or a pydantic model. `list[T]` makes it a handler of batches. A parameter named `context` gets the
+        `Context`.
 
         Args:
-            topics: The topics, one or several; or streams of Kinesis, `kinesis("orders")`.
-            pattern: In place of topics, a regular expression that the whole name of a topic must match.
-            attached: In place of both, read whatever the group is attached to. Only Headrace's brokers know that.
-            group: The consumer group; None is the app's.
-            name: What counters and messages call the worker; None is the function's name.
+            topics: The topics, one or several; or Kinesis streams, `kinesis("orders")`.
+            pattern: A regular expression that the whole name of a topic must match, in place of topics.
+            attached: Whether to read the topics that are attached to the group. Only Headrace's brokers support this.
+            group: The consumer group; None is the group of the app.
+            name: The name of the worker in counters and messages; None is the function's name.
             ordering: Which records are handled one after another: those of a "partition", of a "key", or "none".
             concurrency: The most calls of the handler that run at the same time.
             batch: The most records of a call, for handlers of batches; None is 100.
-            retry: The number of attempts, or a `Retry`; None is five attempts, or one where delivery is at most once.
+            retry: The number of attempts, or a `Retry`. None is five attempts, or one with "at_most_once".
             dead_letter: Whether failed records go to `dlq.<topic>`; or a topic, or for streams `kinesis://STREAM`.
             on_failure: Without dead letters: "stop" ends the worker before anything is lost, "skip" drops the record.
             dedupe: Returns the key of a value. A record whose key was handled before is skipped.
             seen: Keeps handled keys: `SeenTopic`, `SeenFile`, or an object of the program. None keeps them in memory.
-            serde: How bytes become values; None is what the annotation says, or else the topic's metadata, or bytes.
-            delivery: "at_least_once"; "at_most_once"; or "exactly_once": results and positions in one transaction.
-            transaction_ms: The time between two transactions in milliseconds, for exactly once.
-            transaction_records: The number of results that begins a transaction earlier, for exactly once.
-            transaction_timeout_ms: After how many milliseconds the broker aborts the transaction of a dead worker.
-            transactional_id: The name of its transactions; None makes one that no other worker has.
+            serde: The serde of values. None is the serde of the annotation, or else of the topic, or else bytes.
+            delivery: "at_least_once"; "at_most_once"; or "exactly_once": results and offsets in one transaction.
+            transaction_ms: The time between two transactions in milliseconds, with "exactly_once".
+            transaction_records: The number of results at which a transaction begins earlier, with "exactly_once".
+            transaction_timeout_ms: The time after which the broker aborts the transaction of a crashed worker.
+            transactional_id: The transactional id; None makes a unique one.
             properties: Properties of the consumer, `max_poll_records=100`.
 
         Raises:
-            ConfigError: The function cannot be a handler, or the arguments do not go together.
+            ConfigError: The function cannot be a handler, or the arguments cannot be combined.
         """
         return self._declare({**locals()}, properties)
 
     def _declare(self, given: Mapping[str, Any], properties: Mapping[str, Any]) -> Callable[[F], F]:
-        """Return the decorator that the arguments of `worker` make."""
+        """Return the decorator for the arguments of `worker`."""
         _check_keys(given["dedupe"], given["seen"])
         topics, pattern = given["topics"], given["pattern"]
         if not isinstance(topics, StreamSelection):
@@ -234,7 +240,7 @@ class App:
         if shared:
             raise ConfigError(
                 f"the workers {shared[0]!r} and {worker.name!r} have one transactional_id={worker.transactional_id!r}, "
-                "and would shut each other out: give each its own, or none: then it is made for each"
+                "and would fence each other. Give each worker an id of its own, or none: then each worker makes one"
             )
         self._workers.append(worker)
         self.counters[worker.name] = Counters()
@@ -252,10 +258,10 @@ class App:
         A record is finished when its result is durable. If the function handles batches, it returns a list of results.
 
         Args:
-            topic: Where to.
-            key: Returns the key of a result; None is the record's own key.
-            serde: How results become bytes; None is what the topic's metadata say, or else: bytes and text as they
-                are, everything else as JSON.
+            topic: The topic for results.
+            key: Returns the key of a result. None uses the key of the record; results of batches then have no key.
+            serde: The serde of results. None is the serde of the topic. Without one, bytes and text are written as they
+                are, and other values as JSON.
         """
         refuse_coroutines("key=", key)
         publication = Publication(topic, key, _serde(serde))
@@ -294,8 +300,9 @@ class App:
 
         Raises:
             KeyboardInterrupt: There was a second signal.
-            WorkerFailedError: A record could not be handled, and nothing says what to do with such records.
-            HeadraceError: What workers need cannot be reached or read.
+            WorkerFailedError: A record could not be handled, and the worker has neither dead letters nor
+                `on_failure="skip"`.
+            HeadraceError: The brokers, topics or groups of the workers cannot be used.
         """
         try:
             asyncio.run(self._run_with_signals())
@@ -333,15 +340,15 @@ class App:
         """Run the app in the background of a test: `with app.test(broker) as t`.
 
         Args:
-            broker: Where; None is a fresh broker in memory.
+            broker: The broker, or its address; None creates a broker in memory.
         """
         return Trial(self.service, broker, self._properties)
 
     def service(self, target: Target | None = None) -> Service:
-        """Return what runs the app once.
+        """Return an object that runs the app once.
 
         Args:
-            target: Where; None is the app's own.
+            target: The brokers; None is the target of the app.
         """
         if not self._workers:
             raise ConfigError("the app has no workers: decorate a function with @app.worker(...)")
@@ -389,7 +396,7 @@ def _serde_of(handler: Handler) -> Serde | None:
         serde: Serde = serde_of_type(handler.schema)
     except ConfigError as error:
         raise ConfigError(
-            f"the handler {handler.name!r} cannot be given what its annotation says: {error}"
+            f"no serde can make the type in the annotation of the handler {handler.name!r}: {error}"
         ) from error
     return serde
 
@@ -403,16 +410,16 @@ def _serde(given: str | Serde | type[Any] | None) -> Serde | None:
 
 
 _NO_PROPERTIES: Final = {
-    "retries": "@app.worker(..., retry=3) says how often a record is handled; retries= is a property of producers",
+    "retries": "use @app.worker(..., retry=3) for the number of attempts; retries= is a property of producers",
     "key_serde": "handlers get keys as bytes, as context.key",
-    "value_serializer": "@app.publishes(..., serde=) says how results are written",
-    "value_deserializer": "@app.worker(..., serde=), or the annotation of the handler, says how values are read",
+    "value_serializer": "use @app.publishes(..., serde=) for the serde of results",
+    "value_deserializer": "use @app.worker(..., serde=), or the annotation of the handler, for the serde of values",
 }
 """Properties that users of other clients may try, each with the Headrace way to set it."""
 
 
 def _check_properties(properties: Mapping[str, object]) -> None:
-    """Refuse what is no property of a consumer, where it is written."""
+    """Refuse properties that no consumer has, at the decorator and not later."""
     for name in properties:
         hint = _NO_PROPERTIES.get(name.replace(".", "_"))
         if hint is not None:
@@ -421,7 +428,7 @@ def _check_properties(properties: Mapping[str, object]) -> None:
 
 
 def _check_keys(dedupe: object, seen: object) -> None:
-    """Refuse what keeps no keys, or would have to be awaited: then every record would look like a duplicate."""
+    """Refuse `seen=` without the methods of a store, and coroutine functions, which would make every key look known."""
     refuse_coroutines("dedupe=", dedupe)
     if seen is None or isinstance(seen, SeenTopic | SeenFile):
         return
@@ -429,7 +436,7 @@ def _check_keys(dedupe: object, seen: object) -> None:
     contains = getattr(type(seen), "__contains__", None)
     if contains is None or not callable(add):
         raise ConfigError(
-            f"seen={seen!r} keeps no keys: give SeenTopic(), SeenFile(path), or an object with `key in seen` and "
+            f"seen={seen!r} keeps no keys. Pass SeenTopic(), SeenFile(path), or an object with `key in seen` and "
             "`seen.add(key)`"
         )
     refuse_coroutines("seen=", contains, add)

@@ -1,4 +1,4 @@
-"""An app at work: all its workers on one event loop, started together and stopped together."""
+"""Runs all workers of an app on one event loop. They start together and stop together."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import Any, Final
 
 from headrace.clients.drivers import Target
 from headrace.errors import HeadraceError, StartError
-from headrace.workers.counters import Counters, Hook
-from headrace.workers.loop_watch import LoopWatch
-from headrace.workers.outlet import Outlet
+from headrace.workers.monitoring.counters import Counters, Hook
+from headrace.workers.monitoring.loop_watch import LoopWatch
+from headrace.workers.monitoring.status import WorkerStatus
+from headrace.workers.output.outlet import Outlet
+from headrace.workers.running.worker import Worker
 from headrace.workers.settings import WorkerSettings
-from headrace.workers.status import WorkerStatus
-from headrace.workers.worker import Worker
 
 STATUS_TIMEOUT_S: Final = 5.0
+"""The longest wait of `status` for the event loop, in seconds."""
 
 _log: Final = logging.getLogger("headrace.workers")
 
@@ -54,7 +55,7 @@ class Service:
     async def run(
         self, *, create_topics: bool = False, on_ready: Callable[[], object] | None = None
     ) -> None:
-        """Run the workers; the first that fails stops the others, which drain, and its error is raised.
+        """Run the workers. If a worker fails, the others drain and stop, and the error is raised.
 
         Args:
             create_topics: Whether to create the topics that workers name, if they do not exist.
@@ -83,7 +84,7 @@ class Service:
             try:
                 await self._first_failed(tasks)
             finally:
-                # Whatever ends one worker, the others end in order; who cancels twice does not wait for it.
+                # All workers end in order, for any reason. A second cancellation of this task skips the wait.
                 self._stop_workers()
                 outcomes = await asyncio.gather(*tasks, return_exceptions=True)
         finally:
@@ -95,13 +96,13 @@ class Service:
                 raise outcome
 
     async def _prepare(self, outlet: Outlet) -> bool:
-        """Have all workers look for what they need, before any of them begins.
+        """Run the checks of all workers before one of them begins.
 
         Returns:
-            Whether they may begin: false if the app was stopped meanwhile.
+            Whether the workers may begin. False if the app was stopped during the checks.
 
         Raises:
-            HeadraceError: What keeps one of them from starting; a `StartError` where there are several reasons.
+            HeadraceError: The problem that prevents a start; a `StartError` if there are several.
         """
         self.workers = []
         checking = self._checking = asyncio.create_task(self._problems(outlet))
@@ -121,7 +122,7 @@ class Service:
         return may_begin
 
     async def _problems(self, outlet: Outlet) -> list[HeadraceError]:
-        """Make the workers, and return what keeps them from starting."""
+        """Create the workers, and return the problems that prevent their start."""
         problems: list[HeadraceError] = []
         for settings in self._settings:
             try:
@@ -133,7 +134,7 @@ class Service:
         return problems or await _all_of(worker.take_over() for worker in self.workers)
 
     async def _first_failed(self, tasks: Sequence[asyncio.Task[None]]) -> None:
-        """Wait until a worker has failed, the app is stopped, or no worker is left."""
+        """Wait until a worker has failed, the app is stopped, or all workers have ended."""
         pending: set[asyncio.Task[None]] = set(tasks)
         while pending:
             done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
@@ -142,16 +143,16 @@ class Service:
         _log.info("no worker is left: the app ends")
 
     def stop(self) -> None:
-        """Have `run` end; any thread may call it."""
+        """End `run`. Any thread may call this."""
         self._stop_wanted = True
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._stop_workers)
 
     def status(self) -> dict[str, WorkerStatus]:
-        """Return how each worker is getting on, by its name; any thread may call it.
+        """Return the status of each worker, by its name. Any thread may call this.
 
         Raises:
-            TimeoutError: The event loop is busy with something else: a handler that blocks it, say.
+            TimeoutError: The event loop did not answer, for example because a handler blocks it.
         """
         loop = self._loop
         if loop is None or not loop.is_running() or loop is _running_loop():
@@ -171,7 +172,7 @@ class Service:
         return {worker.settings.name: worker.status() for worker in self.workers}
 
     def abort(self) -> None:
-        """Wait for no handler any more; from the event loop."""
+        """Cancel all workers without a wait for handlers. Call this on the event loop."""
         if self._checking is not None:
             self._checking.cancel()
         for task in self._tasks:
@@ -185,19 +186,19 @@ class Service:
             worker.stop()
 
     async def idle(self) -> bool:
-        """Whether all workers have finished every record that is there now."""
+        """Return whether all workers have finished every record that exists now."""
         while True:
             before = [counters.as_dict() for counters in self.counters.values()]
             for worker in self.workers:
                 if not await worker.idle():
                     return False
-            # What one finished while another was asked may have given that one more to do.
+            # A worker may have written input for another worker after that one's check.
             if before == [counters.as_dict() for counters in self.counters.values()]:
                 return True
 
 
 async def _all_of(checks: Iterable[Awaitable[list[HeadraceError]]]) -> list[HeadraceError]:
-    """Return what all checks have found."""
+    """Run checks at the same time, and return the problems that they found."""
     problems: list[HeadraceError] = []
     for found in await asyncio.gather(*checks, return_exceptions=True):
         if isinstance(found, BaseException):
@@ -207,7 +208,7 @@ async def _all_of(checks: Iterable[Awaitable[list[HeadraceError]]]) -> list[Head
 
 
 def _raise_for(problems: Sequence[HeadraceError]) -> None:
-    """Raise what keeps an app from starting; what several workers say in the same words is one reason."""
+    """Raise the problems that prevent a start, if there are any. Problems with equal texts are raised once."""
     reasons = list({str(each): each for each in problems}.values())
     if reasons:
         raise reasons[0] if len(reasons) == 1 else StartError(reasons)

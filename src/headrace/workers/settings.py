@@ -15,15 +15,15 @@ from headrace.dead_letters.letter_headers import (
 )
 from headrace.errors import ConfigError
 from headrace.serdes.serde import Serde
-from headrace.workers.delivery import MODES, Delivery, DeliveryMode
-from headrace.workers.failure_policy import FailureRules
-from headrace.workers.handlers import Handler
-from headrace.workers.origins import Origins
-from headrace.workers.outcomes import NO_RETRY, OnFailure, Retry
-from headrace.workers.scheduler import Ordering
-from headrace.workers.seen.declared import TOPIC_PREFIX as SEEN_PREFIX
-from headrace.workers.seen.declared import SeenFile, SeenTopic
-from headrace.workers.seen.keys import SeenKeys
+from headrace.workers.core.delivery import MODES, Delivery, DeliveryMode
+from headrace.workers.core.origins import Origins
+from headrace.workers.core.scheduler import Ordering
+from headrace.workers.deduplication.declared import TOPIC_PREFIX as SEEN_PREFIX
+from headrace.workers.deduplication.declared import SeenFile, SeenTopic
+from headrace.workers.deduplication.keys import SeenKeys
+from headrace.workers.failure.outcomes import NO_RETRY, OnFailure, Retry
+from headrace.workers.failure.policy import FailureRules
+from headrace.workers.handler.signature import Handler
 from headrace.workers.source import DeadLetterStream, StreamSelection
 
 DEFAULT_CONCURRENCY: Final = 16
@@ -45,45 +45,43 @@ class Publication:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
-    """One worker.
+    """The settings of one worker.
 
     Attributes:
-        name: What counters and messages call it; the function's name unless given.
-        handler: What it calls.
-        topics: The topics, one or several.
-        streams: What is read in place of topics: `kinesis("orders")`.
-        pattern: In place of topics, a regular expression that the whole name of a topic must match.
-        attached: In place of both, whatever the group is attached to, which an administrator may change while it runs;
-            the group's assignor is used then. Only Headrace's brokers keep such a thing.
-        group: The consumer group; the app's unless given.
-        ordering: Which records are handled one after another: a partition's, those with the same key, or none.
-        concurrency: How many calls of the handler may run at once.
-        batch: At most so many records a call, for handlers of batches; 100 unless given.
-        retry: How often a failed record is handled again; a number is that of attempts. Five unless given, or one
-            where delivery is at most once.
-        dead_letter: Whether records whose attempts are used up go to `dlq.<topic>`, or the name of a topic for them; of
-            a stream's records also `kinesis://STREAM`.
-        on_failure: What happens to them without dead letters: "stop" ends the worker with an error before anything is
-            lost, "skip" takes them for finished.
-        dedupe: Returns a value's key; a record with a key that was handled is skipped.
-        seen: Where handled keys are kept: a `SeenTopic`, a `SeenFile`, or an object with `key in seen` and
-            `seen.add(key)`. None remembers the last 100,000 in memory, which a restart forgets.
-        serde: How bytes become values: the one that was given, else that of the handler's annotation. None is what the
-            topic's metadata say.
+        name: The worker's name in counters and messages: the function's name unless the program gives one.
+        handler: The handler.
+        topics: The input topics; empty if the worker reads streams, a pattern or attached topics.
+        streams: The Kinesis streams that the worker reads in place of topics; None if it reads topics.
+        pattern: The regular expression that the whole name of an input topic must match; None without a pattern.
+        attached: Whether the worker reads the topics that are attached to its group. Administrators can change them
+            while it runs. The group then has an assignor of its own. Only Headrace's brokers support this.
+        group: The consumer group.
+        ordering: Which records are handled one after another: those of a partition, those with the same key, or none.
+        concurrency: The most handler calls that run at once.
+        batch: The most records of one call, for handlers of batches; None for handlers of single records.
+        retry: The number of attempts and the pauses between them.
+        dead_letter: Whether records without further attempts go to `dlq.<topic>`; or the name of a topic for them, or
+            `kinesis://STREAM` if the worker reads streams.
+        on_failure: What happens to these records without dead letters: "stop" ends the worker with an error before a
+            record is lost, "skip" finishes them.
+        dedupe: Returns the key of a value; a record whose key was handled before is skipped. None handles all records.
+        seen: Keeps the handled keys: a `SeenTopic`, a `SeenFile`, or an object with `key in seen` and `seen.add(key)`.
+            None keeps the last 100,000 keys in memory until the process ends.
+        serde: The serde of values, from the program or from the handler's annotation; None is the serde of each topic.
         delivery: "at_least_once"; "at_most_once": offsets are committed before records are handled; or "exactly_once":
-            results and positions are committed in one transaction, and only committed records are read.
-        transaction_ms: How often that is, for exactly once: results can be read so much later.
-        transaction_records: So many results make a transaction at once.
-        transaction_timeout_ms: After how long the broker aborts the transaction of a worker that is gone; until then
-            nobody goes on behind it. What is not delivered in half of it is tried again later. Not more than the
-            broker's `transaction.max.timeout.ms`.
-        transactional_id: By what name; None is one of the app's client id, the group, the worker and, of a static
-            member, its instance id, or else something random.
-        drain_timeout_s: How long handlers may take to finish when their partition goes.
-        max_buffered: Records of one partition that are taken in and not finished, at most.
-        commit_interval_s: How often positions are committed.
-        consumer: Further properties of the consumer, `max_poll_records=100`, `auto_offset_reset="latest"`.
-        publications: Where results go.
+            one transaction commits results and offsets, and only committed records are read.
+        transaction_ms: The time between two transactions in milliseconds. Results are readable that much later.
+        transaction_records: The number of results at which a transaction begins earlier.
+        transaction_timeout_ms: The time in milliseconds after which the broker aborts the transaction of a worker that
+            has crashed. Until then consumers do not read past it. Results that are not delivered in half of this time
+            are written again later. The limit is the broker's `transaction.max.timeout.ms`.
+        transactional_id: The transactional id. None makes one of client id, group, worker, and the group instance id of
+            a static member or else a random part.
+        drain_timeout_s: How long handlers may run on after their partition is revoked, in seconds.
+        max_buffered: The number of unfinished records at which a partition is paused.
+        commit_interval_s: The time between two commits, in seconds.
+        consumer: Further properties of the consumer, such as `max_poll_records` and `auto_offset_reset`.
+        publications: The topics for results.
     """
 
     name: str
@@ -123,7 +121,7 @@ class WorkerSettings:
             )
         if chosen > 1:
             raise ConfigError(
-                f"the worker {self.name!r} takes topics, a pattern or attached=True, not several of them"
+                f"the worker {self.name!r} has several of topics, pattern= and attached=True: use one of them"
             )
         _one_of(self.ordering, get_args(Ordering), "ordering")
         _one_of(self.delivery, get_args(Delivery), "delivery")
@@ -147,7 +145,7 @@ class WorkerSettings:
             )
         if self.retry.topics and (not self.topics or self.handler.wants_batches):
             raise ConfigError(
-                "Retry(topics=True) goes neither with pattern=, attached=True, streams nor with batches"
+                "Retry(topics=True) cannot be combined with pattern=, attached=True, streams or batches"
             )
 
     def _check_streams(self) -> None:
@@ -155,7 +153,8 @@ class WorkerSettings:
             self.streams.check(delivery=self.delivery, dead_letter=self.dead_letter)
         elif isinstance(self.dead_letter, str) and "://" in self.dead_letter:
             raise ConfigError(
-                f"dead_letter={self.dead_letter!r}: dead letters of topics go to a topic, and this is no name of one"
+                f"dead_letter={self.dead_letter!r} is not a valid topic name. Only a worker that reads streams can "
+                "write dead letters to a stream"
             )
 
     @property
@@ -164,14 +163,14 @@ class WorkerSettings:
         return sorted({self.retry.pause_s(attempt) for attempt in range(1, self.retry.attempts)})
 
     def describe(self) -> str:
-        """Return what it reads and how, for the log."""
+        """Return a description of the worker for the log: its input, its group and its main settings."""
         what = f"topics {', '.join(self.topics)}"
         if self.streams is not None:
             what = f"streams {', '.join(self.streams.names)}"
         elif self.pattern is not None:
             what = f"topics that match {self.pattern.pattern!r}"
         elif self.attached:
-            what = "what its group is attached to"
+            what = "the topics attached to its group"
         aside: str = self.on_failure
         if self.dead_letter:
             aside = self.dead_letter if isinstance(self.dead_letter, str) else "dead letter"
@@ -183,7 +182,7 @@ class WorkerSettings:
         )
 
     def has_id_of(self, other: WorkerSettings) -> bool:
-        """Whether both are to write transactions by one name."""
+        """Return whether both workers write transactions with the same transactional id."""
         both = self.delivery == other.delivery == "exactly_once"
         return (
             both
@@ -192,13 +191,13 @@ class WorkerSettings:
         )
 
     def homes(self) -> tuple[str, ...]:
-        """Return what dead-letter topics are called after, as far as it is known before; see `Places.home`."""
+        """Return the results of `Origins.home` for all records, as far as the settings name topics or streams."""
         if self.streams is not None:
             return tuple(f"{STREAM_PREFIX}{name}" for name in self.streams.names)
         return self.topics
 
     def retry_topics(self) -> dict[str, str]:
-        """Return the topics in which records wait for their next attempt, each with the topic they come from."""
+        """Return the retry topics, each with the topic of its records."""
         if not self.retry.topics:
             return {}
         return {
@@ -211,7 +210,7 @@ class WorkerSettings:
         return MODES[self.delivery]
 
     def origins(self) -> Origins:
-        """Return what finds the origins of this worker's records."""
+        """Return an object that finds the origins of this worker's records."""
         return Origins(self.group, self.topics, self.retry_topics(), self.pauses_s)
 
     def failure_rules(self) -> FailureRules:
@@ -227,9 +226,10 @@ class WorkerSettings:
         )
 
     def exclude(self) -> str | tuple[()]:
-        """Return what a pattern does not take unless it begins so: dead letters, what waits elsewhere, and keys.
+        """Return a pattern for topics that the worker does not read: dead-letter topics, retry topics and key topics.
 
-        The pattern that a group is attached to is an administrator's: it never takes them, names do.
+        A worker reads them if its topics name them, or if its pattern begins with their prefix. The attached pattern of
+        a group never selects them.
         """
         aside = "|".join(map(re.escape, (DEAD_LETTER_PREFIX, RETRY_PREFIX, SEEN_PREFIX)))
         if self.topics:
@@ -244,21 +244,21 @@ class WorkerSettings:
         return "|".join([f"({aside}).*", *map(re.escape, named)])
 
     def open_letters(self) -> DeadLetterStream | None:
-        """Return what writes dead letters where they do not go to a topic."""
+        """Return the stream for dead letters; None if they go to a topic, or if there are none."""
         place = self.dead_letter
         if self.streams is None or not isinstance(place, str) or "://" not in place:
             return None
         return self.streams.open_letters(place)
 
     def dead_letter_topic(self, home: str) -> str:
-        """Return where the dead letters of a topic or stream go; see `Places.home`."""
+        """Return the dead-letter topic for a result of `Origins.home`."""
         if isinstance(self.dead_letter, str):
             return self.dead_letter
         return f"{DEAD_LETTER_PREFIX}{home}"
 
 
 def as_retry(given: Retry | int | None, delivery: Delivery) -> Retry:
-    """Return how failures are repeated; a number is that of attempts."""
+    """Return the `Retry` for the argument `retry=`. A number is the number of attempts."""
     if isinstance(given, Retry):
         return given
     if given is not None:
@@ -267,20 +267,24 @@ def as_retry(given: Retry | int | None, delivery: Delivery) -> Retry:
 
 
 def as_topics(given: str | Sequence[str] | StreamSelection | None) -> tuple[str, ...]:
-    """Return the topics of one name, or of several."""
+    """Return the topics of an argument that names one topic or several. Empty for streams and None."""
     if given is None or isinstance(given, StreamSelection):
         return ()
     return (given,) if isinstance(given, str) else tuple(given)
 
 
 def as_streams(given: object, properties: Mapping[str, Any]) -> StreamSelection | None:
-    """Return what is read in place of topics, which has no properties of a consumer; None for topics."""
+    """Return the streams of an argument; None if it names topics.
+
+    Raises:
+        ConfigError: There are properties of a consumer, which streams do not have.
+    """
     if not isinstance(given, StreamSelection):
         return None
     if properties:
         raise ConfigError(
-            f"{', '.join(sorted(properties))}: these are properties of a topic's consumer; how streams are read is "
-            "said in kinesis(...)"
+            f"{', '.join(sorted(properties))}: a worker that reads streams has no consumer with properties. Use the "
+            "arguments of kinesis(...)"
         )
     return given
 

@@ -1,4 +1,4 @@
-"""The interfaces between a worker and what it reads: topics, or anything with ordered records in partitions."""
+"""The interfaces between a worker and the source of its records: topics, or Kinesis streams."""
 
 from __future__ import annotations
 
@@ -14,99 +14,104 @@ class RevocationListener(Protocol):
     """Receives revocations. The member releases the partitions when the method returns."""
 
     async def on_revoked(self, partitions: list[TopicPartition]) -> None:
-        """Finish what runs in partitions, and commit it: others are about to have them."""
+        """Finish running handlers of partitions, and commit. Other members get the partitions afterwards."""
 
     async def on_lost(self, partitions: list[TopicPartition]) -> None:
-        """End what runs in partitions, and commit nothing: others may have them already."""
+        """Cancel the handlers of partitions, and commit nothing. Other members may have the partitions already."""
 
 
 class RecordSource(Protocol):
     """A member of a group that reads partitions.
 
-    The listener may be called while `poll` runs, and for several partitions at once. Between taking records and
-    returning them `poll` does not wait, so a call that is cancelled takes none.
+    The listener may be called while `poll` runs, and for several partitions at once. `poll` does not wait after it has
+    taken records. So a cancelled call loses no records.
     """
 
     @property
     def begins_late(self) -> bool:
-        """Whether reading begins at the end where nothing is committed: then where it began is committed at once."""
+        """Whether a partition without a committed offset is read from its end. Then its first position is committed."""
 
     @property
     def commit_timeout_s(self) -> float:
-        """For how long a last commit is tried again."""
+        """The longest time in seconds for which a failed commit is repeated before partitions are released."""
 
     @property
     def stopped(self) -> bool:
-        """Whether an administrator has stopped this member: it has given everything up and has left its group."""
+        """Whether an administrator has stopped this member. It has then released its partitions and left the group."""
 
     @property
     def commits_at_rest(self) -> bool:
-        """Whether a commit costs no request of its own: then it is made whenever all of a partition is finished."""
+        """Whether a commit costs no request. Then the worker commits when all records of a partition are finished."""
 
     async def prepare(self) -> None:
-        """Look whether what is read is there and may be read; nothing is taken from the group's members for it."""
+        """Check whether the source can be read. The other members of the group keep their partitions."""
 
     async def begin(self, listener: RevocationListener) -> None:
-        """Join the group; partitions come from the next poll on."""
+        """Join the group. The next polls assign partitions."""
 
     async def poll(
         self, timeout_s: float = 1.0, max_records: int | None = None
     ) -> Sequence[ConsumerRecord]:
-        """Return records, waiting for the first of them; in the order of each partition."""
-
-    def pause(self, partitions: Iterable[TopicPartition]) -> object:
-        """Return no records of these partitions until `resume`; they stay this member's."""
-
-    def resume(self, partitions: Iterable[TopicPartition]) -> object:
-        """Return records of these partitions again."""
-
-    def seek(self, topic_partition: TopicPartition, offset: int) -> object:
-        """Return records of a partition again, from an offset that was returned and is not committed."""
-
-    def positions(self) -> Mapping[TopicPartition, int | None]:
-        """Return, for each partition that is this member's, one past the last record that was returned."""
-
-    def valid(self, topic_partition: TopicPartition) -> bool:
-        """Whether a partition is this member's at this moment, so that a record of it may be handled."""
-
-    def epoch(self, topic_partition: TopicPartition) -> int:
-        """Return a number that grows whenever a partition changes hands."""
-
-    async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit how far partitions are finished: one past the last record that is, with all before it."""
-
-    def statuses(self, unfinished: Mapping[TopicPartition, int]) -> list[PartitionStatus]:
-        """Return how this member is getting on with each of its partitions; nothing is asked for.
+        """Return records, and wait for the first one. The records of a partition are in order.
 
         Args:
-            unfinished: By partition the first offset that was returned and is not finished, where there is one.
+            timeout_s: The longest wait in seconds.
+            max_records: The most records to return; None is the limit of the source.
+        """
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> object:
+        """Return no records of some partitions until `resume`. They stay assigned to this member."""
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> object:
+        """Return records of some partitions again."""
+
+    def seek(self, topic_partition: TopicPartition, offset: int) -> object:
+        """Return records of a partition again, from an offset that is not committed."""
+
+    def positions(self) -> Mapping[TopicPartition, int | None]:
+        """Return the position of each assigned partition: one past the last returned record. None if not known yet."""
+
+    def valid(self, topic_partition: TopicPartition) -> bool:
+        """Whether a partition belongs to this member at this moment, so that its records may be handled."""
+
+    def epoch(self, topic_partition: TopicPartition) -> int:
+        """Return a number that grows whenever the partition gets another owner."""
+
+    async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit offsets: for each partition, one past the last finished record without an unfinished one before it."""
+
+    def statuses(self, unfinished: Mapping[TopicPartition, int]) -> list[PartitionStatus]:
+        """Return the status of each assigned partition, without a request.
+
+        Args:
+            unfinished: The first unfinished offset, by partition. Partitions without unfinished records are left out.
         """
 
     def trouble(self) -> str | None:
-        """Return why this member cannot read what it should at present; None where nothing is known to be wrong."""
+        """Return why this member cannot read its partitions at present; None if no problem is known."""
 
     async def caught_up(self) -> bool:
-        """Whether every record that is there now was returned; for tests."""
+        """Whether every record that exists now was returned. Only tests call this."""
 
     async def leave(self, timeout_s: float) -> None:
         """Release all partitions through the listener, leave the group, and close."""
 
 
 class DeadLetterStream(Protocol):
-    """Where dead letters go that do not go to a topic."""
+    """A Kinesis stream for dead letters, in place of a topic."""
 
     async def prepare(self) -> None:
-        """Look whether they can be written there.
+        """Check whether dead letters can be written to the stream.
 
         Raises:
-            HeadraceError: They cannot.
+            HeadraceError: They cannot be written.
         """
 
     async def write(self, record: ConsumerRecord, headers: Headers) -> None:
-        """Write a record with what is said of it, and wait until it is safe."""
+        """Write a record with the headers of a dead letter, and wait until it is acknowledged."""
 
     async def close(self) -> None:
-        """Close the writer's connections."""
+        """Close the connections to the stream."""
 
 
 @runtime_checkable
@@ -115,26 +120,26 @@ class StreamSelection(Protocol):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the streams, in place of the topics' names."""
+        """The names of the streams, which take the place of topic names."""
 
     def check(self, *, delivery: str, dead_letter: bool | str) -> None:
-        """Refuse what cannot be.
+        """Check the arguments of the worker that concern streams.
 
         Raises:
-            ConfigError: It cannot be read with this kind of delivery, or there is no such place for dead letters.
+            ConfigError: Streams do not support this delivery mode, or dead letters cannot go to that destination.
         """
 
     def open_source(
         self, group: str, *, delivery: str, drain_timeout_s: float, client_id: str
     ) -> RecordSource:
-        """Return a new member of a group; called on the event loop that it is used on.
+        """Return a new member of a group. Call this on the event loop that uses the member.
 
         Args:
             group: The group.
             delivery: "at_least_once" or "at_most_once".
-            drain_timeout_s: How long handlers may take to finish when their partition goes.
-            client_id: The name of the program.
+            drain_timeout_s: How long, in seconds, handlers may run on when their shard is revoked.
+            client_id: The client id of the app.
         """
 
     def open_letters(self, place: str) -> DeadLetterStream:
-        """Return what writes dead letters to a place that is no topic."""
+        """Return the stream for dead letters that `place` names: `kinesis://STREAM`."""

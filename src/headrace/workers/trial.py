@@ -1,4 +1,4 @@
-"""`with app.test(broker) as t`: an app that runs in a thread of a test, with records in and records out."""
+"""`with app.test(broker) as t`: runs an app in a thread of a test, which writes input and reads results."""
 
 from __future__ import annotations
 
@@ -17,24 +17,27 @@ from headrace.clients.drivers import Target
 from headrace.clients.producer.delivery import RecordMetadata
 from headrace.dead_letters import letter_headers
 from headrace.errors import HeadraceError
-from headrace.workers.reading import read_topic
 from headrace.workers.service import Service
+from headrace.workers.topic_reader import read_topic
 
 if TYPE_CHECKING:
-    from headrace.streams.broker import Broker
+    from headrace.embedded.broker import Broker
 
 T = TypeVar("T")
 
 LOOK_EVERY_S: Final = 0.01
+"""The interval of the checks in `wait_idle`, in seconds."""
 START_TIMEOUT_S: Final = 30.0
+"""The time in which the app must start, in seconds."""
 STOP_TIMEOUT_S: Final = 30.0
+"""The time in which the app must end, in seconds."""
 
 
 class TrialMessage:
-    """A record that a test looks at.
+    """A record that a test examines.
 
     Attributes:
-        record: The record; its value is what the topic's serde makes of the bytes, or else bytes.
+        record: The record. The topic's serde has decoded the value; without a serde it is bytes.
     """
 
     __slots__ = ("record",)
@@ -57,19 +60,19 @@ class TrialMessage:
         return self.record.value
 
     def json(self) -> Any:
-        """Return what the value says as JSON; a value that the topic's serde has read already, as it is."""
+        """Return the value, decoded as JSON if it is bytes or text."""
         value = self.record.value
         return json.loads(value) if isinstance(value, bytes | str) else value
 
     def header(self, name: str) -> str | None:
-        """Return a header as text, numbers as digits; None where there is none."""
+        """Return a header as text, numbers as digits; None if the record has no such header."""
         if all(key != name for key, _ in self.record.headers):
             return None
         return letter_headers.header_text(name, letter_headers.header(self.record, name))
 
 
 class Trial:
-    """A run of an app in a test; a context manager that stops it and raises what it failed with."""
+    """A run of an app in a test. At its end, the context manager stops the app and raises the error of the app."""
 
     def __init__(
         self,
@@ -80,7 +83,7 @@ class Trial:
         """Prepare a run.
 
         Args:
-            new_service: Returns what runs the app on a broker.
+            new_service: Returns an object that runs the app on a broker.
             broker: The broker; None creates one in memory.
             properties: The properties of the app's clients.
         """
@@ -97,7 +100,7 @@ class Trial:
 
     def __enter__(self) -> Self:
         if self._target is None:
-            from headrace.streams.broker import Broker  # noqa: PLC0415 - only where none was given
+            from headrace.embedded.broker import Broker  # noqa: PLC0415 - only where none was given
 
             self._own = Broker(configs={"group.initial.rebalance.delay.ms": "0"})
             self._target = self._own
@@ -128,22 +131,22 @@ class Trial:
         if kind is None:
             self._raise_failure()
 
-    # What a test does
+    # For tests
 
     def produce(
         self, topic: str, value: Any, *, key: Any = None, headers: letter_headers.Headers = ()
     ) -> RecordMetadata:
-        """Write a record: bytes and text as they are, everything else as JSON, unless the topic's metadata say how."""
+        """Write a record. Without a serde of the topic, bytes and text are written as they are, others as JSON."""
         outlet = self._running().outlet
         assert outlet is not None, "the app runs"
         return self._await(outlet.publish(topic, value, key=key, headers=headers))
 
     def wait_idle(self, timeout_s: float = 10.0) -> None:
-        """Wait until every record of the workers' topics is finished, those waiting for another attempt included.
+        """Wait until every record of the workers' topics is finished, also records that wait for a further attempt.
 
         Raises:
-            TimeoutError: They are not in time.
-            HeadraceError: What the app failed with.
+            TimeoutError: Some records are not finished in time.
+            HeadraceError: The app has failed with this error.
         """
         deadline = time.monotonic() + timeout_s
         while not self._await((service := self._running()).idle()):
@@ -153,7 +156,7 @@ class Trial:
             time.sleep(LOOK_EVERY_S)
 
     def messages(self, topic: str) -> list[TrialMessage]:
-        """Return all records of a topic, by partition and offset; none where there is no topic."""
+        """Return all records of a topic by partition and offset. Empty if the topic does not exist."""
         assert self._target is not None, "the app runs"
         reading = {
             **self._properties,
@@ -164,7 +167,7 @@ class Trial:
             records = sorted(read_topic(consumer, topic), key=lambda record: record[:3])
         return [TrialMessage(record) for record in records]
 
-    # Within
+    # Internal
 
     def _running(self) -> Service:
         self._raise_failure()
@@ -174,7 +177,7 @@ class Trial:
         return self._service
 
     def _end(self) -> HeadraceError:
-        """Return what to say of an app that is no more, once it has said why: it may still be ending."""
+        """Wait for the end of the app. Raise its error, or return the error for an app that was stopped."""
         assert self._thread is not None, "the app ran"
         self._thread.join(STOP_TIMEOUT_S)
         self._raise_failure()
@@ -205,7 +208,7 @@ class Trial:
     async def _serve(self) -> None:
         assert self._service is not None
         self._loop = asyncio.get_running_loop()
-        # A group sees topics that come later only after a while: those that the test did not create are there first.
+        # A group notices new topics late. So the topics that the test has not created are created before the run.
         await self._service.run(create_topics=True, on_ready=self._ready.set)
 
     def _raise_failure(self) -> None:

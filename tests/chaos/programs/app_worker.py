@@ -77,7 +77,7 @@ except FatalTransactionError as error:
     print(repr(error), file=sys.stderr)
     sys.exit(3)
 except WorkerFailedError as error:
-    if "had to go to other members" not in str(error):
+    if "the finished records could not be committed" not in str(error):
         raise
     print(repr(error), file=sys.stderr)
     sys.exit(5)

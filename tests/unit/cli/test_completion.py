@@ -147,7 +147,9 @@ def test_names_come_from_where_the_command_asks(
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "no-such-host.invalid:9092", "nonsense"])
-def test_nothing_is_said_when_no_broker_answers(address: str, environment: dict[str, str]) -> None:
+def test_completion_prints_nothing_when_no_broker_answers(
+    address: str, environment: dict[str, str]
+) -> None:
     as_users_have_it(environment)
     environment["HEADRACE_BOOTSTRAP"] = address
     assert completed("headrace topic describe o", environment) == []

@@ -34,7 +34,7 @@ def test_a_failed_constructor_closes_its_sockets(kind, options) -> None:
 @pytest.mark.parametrize("kind", [headrace.Consumer, headrace.Producer])
 def test_a_failed_constructor_detaches_the_client(kind) -> None:
     with headrace.Broker() as broker:
-        before = list(broker._world.clients)
+        before = list(broker._runtime.clients)
         with pytest.raises(HeadraceError, match="yaml"):
             kind(broker, serde="yaml")
-        assert broker._world.clients == before
+        assert broker._runtime.clients == before

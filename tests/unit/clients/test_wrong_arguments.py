@@ -22,12 +22,12 @@ import headrace
 import headrace.aio
 from headrace.clients.flows.offsets import OffsetAndMetadata
 from headrace.clients.network.pool import Pool
+from headrace.embedded.groups import Group
 from headrace.errors import (
     HeadraceError,
     InternalError,
     TransportError,
 )
-from headrace.streams.groups import Group
 
 pytestmark = pytest.mark.slow  # not in `make check`
 

@@ -142,8 +142,8 @@ class VirtualDriver:
 
     def _serve(self) -> int | None:
         """Let everything happen that is due; return when there is more."""
-        with self.broker._world.condition:
-            due = [self.broker._world.pump()]
+        with self.broker._runtime.condition:
+            due = [self.broker._runtime.pump()]
         now_ms = self.broker.now_ms()
         self.pool.expire(now_ms)
         self.engine.advance(now_ms)
@@ -236,8 +236,8 @@ class VirtualDriver:
             answer(reply)
 
     def _handled(self, context: RequestContext, request: Message) -> Any:
-        with self.broker._world.condition:
-            self.broker._world.stirred = True
+        with self.broker._runtime.condition:
+            self.broker._runtime.stirred = True
             return self.broker._core.handle(context, request)
 
     def _receive(self, link: Link, data: bytes) -> None:

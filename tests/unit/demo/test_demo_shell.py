@@ -14,7 +14,7 @@ from headrace.errors import ConfigError
 from headrace.spark import java
 
 
-def test_the_output_directory_is_made_and_an_earlier_demos_things_are_removed(
+def test_the_demo_creates_its_directory_and_removes_files_of_earlier_runs(
     tmp_path: Path,
 ) -> None:
     output = tmp_path / "deep" / "demo"
@@ -29,7 +29,7 @@ def test_the_output_directory_is_made_and_an_earlier_demos_things_are_removed(
     assert sorted(path.name for path in output.iterdir()) == [run.MARKER, "notes.txt"]
 
 
-def test_a_directory_of_something_else_is_left_alone(tmp_path: Path) -> None:
+def test_the_demo_refuses_a_directory_with_foreign_files(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
 
     with pytest.raises(ConfigError, match="not from a demo"):
@@ -46,7 +46,7 @@ def test_a_directory_of_something_else_is_left_alone(tmp_path: Path) -> None:
         ("no idea", None),
     ],
 )
-def test_java_versions(text: str, version: int | None) -> None:
+def test_the_demo_reads_the_version_of_java(text: str, version: int | None) -> None:
     assert java.parse_version(text) == version
 
 

@@ -22,7 +22,7 @@ LEFT = "2013,7,4,517,515,2,830,819,11,UA,1545,N14228,EWR,IAH,227,1400,5,15,2013-
 CANCELLED = "2013,7,4,NA,600,NA,NA,819,NA,EV,7,NA,JFK,RDU,NA,427,6,0,2013-07-04T10:00:00Z\n"
 
 
-def test_a_flight_that_left_and_one_that_did_not() -> None:
+def test_departed_and_cancelled_flights_become_events() -> None:
     left, cancelled = flights.parse_flights(io.StringIO(HEADER + LEFT + CANCELLED))
 
     assert left.timestamp_ms == int(

@@ -40,7 +40,7 @@ RESULTS = {
 }
 
 
-def test_windows_and_carriers() -> None:
+def test_the_statistics_group_by_window_and_carrier() -> None:
     expected = compute(EVENTS)
 
     assert {key: tally.result() for key, tally in expected.windows.items()} == RESULTS

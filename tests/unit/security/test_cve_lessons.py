@@ -487,7 +487,7 @@ def test_cve_2025_27817_urls_in_a_configuration_are_on_a_list(url: str) -> None:
 
 
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}
-EVALUATES_ANNOTATIONS = "headrace/workers/handlers.py"
+EVALUATES_ANNOTATIONS = "headrace/workers/handler/signature.py"
 """Modules that evaluate annotations with `typing.get_type_hints`: those of the program's own functions only."""
 FORBIDDEN_MODULES = {"pickle", "marshal", "shelve", "yaml", "dill", "cloudpickle", "jsonpickle"}
 IMPORTED_BY_NAME = {

@@ -92,10 +92,10 @@ def exchange(broker, request, version=None) -> Exchange:
 
 def refused(broker, request, version=None) -> Any:
     """The answer to a request that is refused."""
-    with broker._world.condition:
+    with broker._runtime.condition:
         reply: Any = error(CODE.name)(exchange(broker, request, version))
         if isinstance(reply, Deferred):
-            broker._world.pump()
+            broker._runtime.pump()
             reply = reply.value
     return reply
 
@@ -172,7 +172,7 @@ def test_a_fetch_in_a_session_is_refused_for_the_partitions_that_the_session_rem
 ) -> None:
     first: Any
     after: Any
-    with broker._world.condition:
+    with broker._runtime.condition:
         first = exchange(
             broker, fetch_request(("there", 0, 0), max_wait_ms=0, session_epoch=0)
         ).proceed()
@@ -181,7 +181,7 @@ def test_a_fetch_in_a_session_is_refused_for_the_partitions_that_the_session_rem
     reply = refused(broker, fetch_request(**session, session_epoch=1))
     assert [row.topic for row in reply.responses] == ["there"]
     assert codes(reply) == [0, CODE]
-    with broker._world.condition:
+    with broker._runtime.condition:
         after = exchange(broker, fetch_request(**session, session_epoch=2)).proceed()
     assert after.error_code == 0
     assert [row.topic for row in after.responses] == ["there"], "that it is well again is news"

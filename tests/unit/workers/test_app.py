@@ -21,8 +21,8 @@ from headrace import App, Broker, DeadLetter, Retry, RetryLater, Skip, TopicPart
 from headrace.errors import ApiError, ConfigError, WorkerFailedError
 from headrace.kinesis import kinesis
 from headrace.protocol.messages.produce import ProduceRequest
-from headrace.workers.counters import Event
-from headrace.workers.scheduler import Ordering
+from headrace.workers.core.scheduler import Ordering
+from headrace.workers.monitoring.counters import Event
 from tests.fixtures.certificates import make_certificates
 from tests.fixtures.client_security import tls
 
@@ -108,7 +108,7 @@ def test_the_annotation_is_the_schema(schema, expected, kind: str) -> None:
     assert seen == [expected]
 
 
-def test_without_annotation_the_topics_metadata_say_what_values_are(broker: Broker) -> None:
+def test_without_annotation_the_serde_of_the_topic_decodes_values(broker: Broker) -> None:
     broker.create_topic("orders", serde="json")
     broker.create_topic("raw")
     seen: list[Any] = []
@@ -140,7 +140,7 @@ def test_a_serde_is_used_in_place_of_the_annotation() -> None:
 
 
 @pytest.mark.parametrize("first", ["worker", "publishes"])
-def test_results_are_published_with_the_records_key_or_one_of_ones_own(first: str) -> None:
+def test_results_have_the_key_of_the_record_or_a_computed_key(first: str) -> None:
     app = make_app()
 
     async def bill(order: dict):
@@ -166,7 +166,7 @@ def test_results_are_published_with_the_records_key_or_one_of_ones_own(first: st
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
-def test_the_context_says_where_the_record_is_and_publishes(kind: str) -> None:
+def test_the_context_has_the_origin_of_the_record_and_publishes(kind: str) -> None:
     app = make_app()
 
     def told(context) -> str:
@@ -200,7 +200,7 @@ def test_a_decorated_function_can_be_called() -> None:
     assert double(4) == 8
 
 
-def test_batches_of_a_list_or_of_an_object(broker: Broker) -> None:
+def test_a_list_annotation_or_an_object_handles_batches(broker: Broker) -> None:
     app = make_app()
     batches = []
 
@@ -301,7 +301,7 @@ def test_without_dead_letters_the_worker_stops_and_names_the_record(broker: Brok
     assert committed(broker) == {ORDERS: 1}, "the bad record is not committed"
 
 
-def test_what_cannot_be_handled_is_skipped_by_choice(broker: Broker) -> None:
+def test_on_failure_skip_drops_failed_records(broker: Broker) -> None:
     app = make_app()
 
     @app.worker("orders", retry=1, on_failure="skip")
@@ -315,7 +315,7 @@ def test_what_cannot_be_handled_is_skipped_by_choice(broker: Broker) -> None:
     assert (app.counters["handle"].skipped, app.counters["handle"].handled) == (1, 1)
 
 
-def test_a_handler_that_is_cancelled_by_something_of_its_own_has_failed() -> None:
+def test_a_handler_that_cancels_itself_has_failed() -> None:
     app = make_app()
     seen: list[Any] = []
 
@@ -383,10 +383,10 @@ def test_a_handler_chooses_skip_dead_letter_or_later() -> None:
     assert (app.counters["handle"].skipped, app.counters["handle"].failed) == (1, 2)
 
 
-def test_a_dead_letter_that_cannot_be_written_is_tried_again_and_nothing_is_committed(
+def test_a_dead_letter_that_cannot_be_written_is_retried_before_a_commit(
     broker: Broker, monkeypatch
 ) -> None:
-    monkeypatch.setattr("headrace.workers.failure_policy.WRITE_AGAIN_MS", 5)
+    monkeypatch.setattr("headrace.workers.failure.policy.WRITE_AGAIN_MS", 5)
     broker.create_topic("orders")
     broker.create_topic("dlq.orders", configs={"max.message.bytes": "1"})
     app = make_app(commit_interval_s=0.01)
@@ -396,7 +396,7 @@ def test_a_dead_letter_that_cannot_be_written_is_tried_again_and_nothing_is_comm
     async def handle(value: str):
         raise ValueError
 
-    submit = broker._world.submit
+    submit = broker._runtime.submit
 
     def watch(client, call, on_done):
         if (
@@ -406,7 +406,7 @@ def test_a_dead_letter_that_cannot_be_written_is_tried_again_and_nothing_is_comm
             tries.release()
         submit(client, call, on_done)
 
-    monkeypatch.setattr(broker._world, "submit", watch)
+    monkeypatch.setattr(broker._runtime, "submit", watch)
     with app.test(broker) as t:
         t.produce("orders", "x")
         for _ in range(3):
@@ -421,7 +421,7 @@ def test_a_dead_letter_that_cannot_be_written_is_tried_again_and_nothing_is_comm
     assert (counters.failed, counters.dead_lettered) == (1, 1), "the handler was called once"
 
 
-def test_of_a_failed_batch_only_the_bad_record_is_a_dead_letter(broker: Broker) -> None:
+def test_only_the_faulty_record_of_a_batch_becomes_a_dead_letter(broker: Broker) -> None:
     app = make_app()
     handled = []
 
@@ -461,7 +461,7 @@ def test_the_result_of_a_handler_that_cannot_be_written_fails_its_attempt(broker
 # Retry topics
 
 
-def test_retry_topics_let_others_go_first_and_keep_what_is_known() -> None:
+def test_records_in_retry_topics_let_others_pass_and_keep_their_headers() -> None:
     app = make_app()
     seen: list[Any] = []
 
@@ -670,23 +670,23 @@ def test_a_pattern_takes_every_topic_that_matches(broker: Broker) -> None:
     ("arguments", "message"),
     [
         ({}, "needs a topic"),
-        ({"topics": "t", "attached": True}, "not several of them"),
-        ({"pattern": "t", "attached": True}, "not several of them"),
-        ({"topics": "a", "pattern": "b"}, "not several of them"),
+        ({"topics": "t", "attached": True}, "use one of them"),
+        ({"pattern": "t", "attached": True}, "use one of them"),
+        ({"topics": "a", "pattern": "b"}, "use one of them"),
         ({"topics": "a", "ordering": "random"}, "ordering is one of"),
         ({"topics": "a", "delivery": "twice"}, "delivery is one of"),
         ({"topics": "a", "batch": 5}, "list"),
         ({"topics": "a", "concurrency": 0}, "at least 1"),
         ({"topics": "a", "serde": "nonsense"}, "no serde is called"),
-        ({"pattern": "a", "retry": Retry(topics=True)}, "neither with pattern"),
+        ({"pattern": "a", "retry": Retry(topics=True)}, "cannot be combined with pattern"),
     ],
 )
-def test_arguments_that_do_not_go_together(arguments, message: str) -> None:
+def test_incompatible_arguments_are_refused(arguments, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make_app().worker(**arguments)(lambda value: None)
 
 
-def test_records_that_wait_elsewhere_must_not_be_missed() -> None:
+def test_retry_topics_require_auto_offset_reset_earliest() -> None:
     app = make_app()
     retry = Retry(topics=True)
     app.worker("orders", retry=retry, auto_offset_reset="latest")(lambda value: None)
@@ -694,14 +694,14 @@ def test_records_that_wait_elsewhere_must_not_be_missed() -> None:
         pass
 
 
-def test_a_group_is_needed_and_a_worker() -> None:
+def test_an_app_needs_a_group_and_a_worker() -> None:
     with pytest.raises(ConfigError, match="needs a group"):
         App().worker("orders")(lambda value: None)
     with pytest.raises(ConfigError, match="no workers"):
         make_app().run()
 
 
-def test_what_the_group_cannot_do_ends_the_app(broker: Broker) -> None:
+def test_an_error_of_the_group_ends_the_app(broker: Broker) -> None:
     app = make_app()
     app.worker("orders", session_timeout_ms=1)(lambda value: None)
     with pytest.raises(ApiError, match="session"), app.test(broker) as t:
@@ -709,7 +709,7 @@ def test_what_the_group_cannot_do_ends_the_app(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("reset", ["earliest", "latest"])
-def test_what_was_begun_comes_again_wherever_reading_began(broker: Broker, reset: str) -> None:
+def test_unfinished_records_come_again_wherever_reading_began(broker: Broker, reset: str) -> None:
     broker.create_topic("orders")
     broker.publish("orders", b"old")
     app = make_app()
@@ -743,7 +743,7 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.005)
 
 
-def test_a_worker_reads_what_its_group_is_attached_to(broker: Broker) -> None:
+def test_a_worker_reads_the_attached_topics_of_its_group(broker: Broker) -> None:
     for topic in ("orders", "refunds"):
         broker.create_topic(topic, partitions=2)
     group = broker.create_group("g", assignor="equal", topics=["orders"])
@@ -795,7 +795,7 @@ def was_retried(app: App, times: int) -> bool:
     return app.counters["handle"].retried == times
 
 
-def test_pauses_between_attempts_are_over_when_a_tests_clock_says_so() -> None:
+def test_a_manual_clock_ends_the_pauses_between_attempts() -> None:
     app = make_app()
     attempts: list[int] = []
 
@@ -814,7 +814,7 @@ def test_pauses_between_attempts_are_over_when_a_tests_clock_says_so() -> None:
     assert attempts == [1, 2, 3]
 
 
-def test_no_worker_begins_before_all_have_found_what_they_read(broker: Broker) -> None:
+def test_no_worker_begins_before_the_checks_of_all_workers_succeed(broker: Broker) -> None:
     app = make_app()
     handled: list[str] = []
     app.worker("orders", serde="str")(handled.append)

@@ -29,7 +29,7 @@ WRONG: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("in_a_thread", [False, True], ids=["coroutine", "thread"])
 @pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
-def test_the_handler_gets_the_error(delivery: Any, in_a_thread: Any) -> None:
+def test_a_wrong_argument_raises_in_the_handler(delivery: Any, in_a_thread: Any) -> None:
     told: list[Exception] = []
     app = App(commit_interval_s=0.02)
 

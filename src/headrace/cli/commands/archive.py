@@ -16,7 +16,7 @@ from headrace.cli.arguments.completion import complete_topics
 from headrace.cli.arguments.connection import assignments, check_reachable
 from headrace.cli.arguments.options import client_options
 from headrace.cli.arguments.types import DurationType, SizeType
-from headrace.cli.command_group import CommandGroup
+from headrace.cli.command_group import CommandGroup, argument
 from headrace.cli.commands import archive_tables
 from headrace.cli.commands.archive_tables import FILE_BYTES, catalog_option, installed, size_text
 from headrace.cli.output.printing import print_json, say
@@ -36,7 +36,13 @@ for command in archive_tables.COMMANDS:
 
 
 _RUN: Final = (
-    click.argument("topics", nargs=-1, metavar="[TOPIC]...", shell_complete=complete_topics),
+    argument(
+        "topics",
+        "The topics to archive. Use either topics or --pattern.",
+        nargs=-1,
+        metavar="[TOPIC]...",
+        shell_complete=complete_topics,
+    ),
     click.option(
         "--pattern",
         metavar="REGEX",
@@ -77,10 +83,14 @@ _RUN: Final = (
         type=click.IntRange(min=1),
         default=5_000_000,
         show_default=True,
-        help="The largest batch.",
+        help="The most records of one batch.",
     ),
     click.option(
-        "--file-size", type=SizeType(), default=FILE_BYTES, show_default=True, help="Of files."
+        "--file-size",
+        type=SizeType(),
+        default=FILE_BYTES,
+        show_default=True,
+        help="The target size of files.",
     ),
     click.option(
         "--values",

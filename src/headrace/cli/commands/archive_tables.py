@@ -10,6 +10,7 @@ import click
 
 from headrace.cli.arguments.options import format_option
 from headrace.cli.arguments.types import DurationType, SizeType
+from headrace.cli.command_group import argument, command
 from headrace.cli.output.printing import guarded, print_facts, print_json, print_table, say
 from headrace.cli.output.terminal import printable
 
@@ -46,10 +47,12 @@ catalog_option: Final = click.option(
 
 
 def _table_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    return click.argument("table", metavar="TABLE")(catalog_option(format_option(command)))
+    return argument("table", "The table: a directory, or s3://BUCKET/NAME.", metavar="TABLE")(
+        catalog_option(format_option(command))
+    )
 
 
-@click.command("files")
+@command("files")
 @_table_options
 @click.option("--topic", help="Only files of this topic.")
 @click.option("--partition", type=click.IntRange(min=0), help="Only files of this partition.")
@@ -65,7 +68,6 @@ def files(
     """List the files of the table, one path per line.
 
     These files contain each record once, for Spark, DuckDB or pandas. Other files in the directory may have duplicates.
-    TABLE: a directory, or s3://BUCKET/NAME.
     """
     from headrace.spark.archive.table import find_table
 
@@ -95,7 +97,7 @@ def files(
         click.echo(printable(str(found.root / path)))
 
 
-@click.command("describe")
+@command("describe")
 @_table_options
 @guarded
 def describe(table: str, catalog: str | None, output_format: str) -> None:
@@ -134,7 +136,7 @@ def describe(table: str, catalog: str | None, output_format: str) -> None:
     print_table(headings, [[*list(row.values())[:-1], size_text(row["size"])] for row in rows])
 
 
-@click.command("compact")
+@command("compact")
 @_table_options
 @click.option(
     "--file-size",
@@ -169,7 +171,7 @@ def compact(table: str, catalog: str | None, output_format: str, file_size: int)
         say("nothing to compact")
 
 
-@click.command("clean")
+@command("clean")
 @_table_options
 @click.option(
     "--older-than",

@@ -13,7 +13,7 @@ from headrace.cli.arguments.completion import complete_topics
 from headrace.cli.arguments.connection import open_client
 from headrace.cli.arguments.options import client_options
 from headrace.cli.arguments.types import DurationType, SizeType
-from headrace.cli.command_group import CommandGroup
+from headrace.cli.command_group import CommandGroup, argument
 from headrace.cli.output.printing import fail, print_facts, print_json
 from headrace.cli.output.progress import Progress, size_text
 
@@ -39,9 +39,14 @@ _quiet = click.option("-q", "--quiet", is_flag=True, help="Do not show progress.
 
 
 @bench.command("produce")
-@click.argument("topic", shell_complete=complete_topics)
+@argument("topic", "The topic to write to. It must exist.", shell_complete=complete_topics)
 @click.option(
-    "-n", "--num", type=click.IntRange(min=1), default=100_000, show_default=True, help="Records."
+    "-n",
+    "--num",
+    type=click.IntRange(min=1),
+    default=100_000,
+    show_default=True,
+    help="The number of records.",
 )
 @click.option(
     "-s",
@@ -197,7 +202,7 @@ def _throughput(records: int, size: int, took_s: float) -> dict[str, Any]:
 
 
 @bench.command("consume")
-@click.argument("topic", shell_complete=complete_topics)
+@argument("topic", "The topic to read.", shell_complete=complete_topics)
 @click.option(
     "-n",
     "--num",

@@ -12,6 +12,7 @@ import click
 
 from headrace.cli.arguments.connection import check_reachable
 from headrace.cli.arguments.options import client_options, preformatted
+from headrace.cli.command_group import argument, command
 from headrace.cli.output.printing import INTERRUPTED, print_json, say
 
 if TYPE_CHECKING:
@@ -36,9 +37,9 @@ class _Bridge(Protocol):
         """Copy until a signal stops the bridge."""
 
 
-@click.command(epilog=EXAMPLES)
-@click.argument("source", metavar="FROM")
-@click.argument("target", metavar="TO")
+@command(epilog=EXAMPLES)
+@argument("source", "The source: a topic, or a stream as kinesis://STREAM.", metavar="FROM")
+@argument("target", "The target: a topic, or a stream as kinesis://STREAM.", metavar="TO")
 @click.option("--name", help="The name of the bridge.  [default: FROM.TO]")
 @click.option(
     "--start",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from headrace.cli.arguments.options import preformatted
+from headrace.cli.command_group import argument, command
 
 HOW_TO = preformatted(
     """To enable completion in every new shell:
@@ -16,8 +17,8 @@ HOW_TO = preformatted(
 )
 
 
-@click.command("completion", epilog=HOW_TO)
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@command("completion", epilog=HOW_TO)
+@argument("shell", "The shell.", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
     """Print the script with which a shell completes commands, options, and names of topics, groups and contexts.
 

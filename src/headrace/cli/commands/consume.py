@@ -14,6 +14,7 @@ import click
 from headrace.cli.arguments.completion import complete_groups, complete_topics
 from headrace.cli.arguments.connection import check_reachable
 from headrace.cli.arguments.options import client_options, preformatted
+from headrace.cli.command_group import argument, command
 from headrace.cli.commands.consume_last import last_records
 from headrace.cli.output.printing import (
     INTERRUPTED,
@@ -54,9 +55,14 @@ Examples:   headrace consume orders --from start -f '%t[%p]@%o %k %v\n'
 )
 
 
-@click.command(epilog=HELP_ON_TEMPLATES)
-@click.argument(
-    "topics", nargs=-1, required=True, metavar="TOPIC...", shell_complete=complete_topics
+@command(epilog=HELP_ON_TEMPLATES)
+@argument(
+    "topics",
+    "The topics to read.",
+    nargs=-1,
+    required=True,
+    metavar="TOPIC...",
+    shell_complete=complete_topics,
 )
 @click.option(
     "-o",

@@ -11,10 +11,12 @@ from headrace.cli.arguments import contexts
 from headrace.cli.arguments.completion import complete_contexts
 from headrace.cli.arguments.connection import assignments
 from headrace.cli.arguments.options import format_option
-from headrace.cli.command_group import CommandGroup
+from headrace.cli.command_group import CommandGroup, argument
 from headrace.cli.output.printing import guarded, print_facts, print_json, print_table, say
 
-_name = click.argument("name", metavar="NAME", shell_complete=complete_contexts)
+_name = argument(
+    "name", "The name of the context.", metavar="NAME", shell_complete=complete_contexts
+)
 
 
 @click.group(cls=CommandGroup)
@@ -28,7 +30,7 @@ def context() -> None:
 
 
 @context.command("add")
-@click.argument("name", metavar="NAME")
+@argument("name", "The name for the connection.", metavar="NAME")
 @click.option(
     "-b",
     "--bootstrap",
@@ -131,7 +133,13 @@ def list_contexts(*, output_format: str) -> None:
 
 
 @context.command("show")
-@click.argument("name", metavar="[NAME]", required=False, shell_complete=complete_contexts)
+@argument(
+    "name",
+    "The name of the context.  [default: the context in use]",
+    metavar="[NAME]",
+    required=False,
+    shell_complete=complete_contexts,
+)
 @format_option
 @guarded
 def show(name: str | None, *, output_format: str) -> None:
@@ -158,7 +166,13 @@ def show(name: str | None, *, output_format: str) -> None:
 
 
 @context.command("use")
-@click.argument("name", metavar="NAME", required=False, shell_complete=complete_contexts)
+@argument(
+    "name",
+    "The name of the context. Use either a name or --none.",
+    metavar="NAME",
+    required=False,
+    shell_complete=complete_contexts,
+)
 @click.option("--none", is_flag=True, help="Use no context.")
 @guarded
 def use(name: str | None, *, none: bool) -> None:

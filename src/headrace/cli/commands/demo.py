@@ -12,6 +12,7 @@ from types import FrameType
 
 import click
 
+from headrace.cli.command_group import command
 from headrace.cli.output.printing import say
 from headrace.cli.output.terminal import unshielded
 from headrace.errors import ConfigError, HeadraceError
@@ -41,7 +42,7 @@ class _TerminalProgress:
             yield bar.update
 
 
-@click.command()
+@command()
 @click.option(
     "--records",
     type=click.IntRange(min=1),
@@ -62,6 +63,7 @@ class _TerminalProgress:
     type=click.Choice(["table", "json"]),
     default="table",
     show_default=True,
+    help="The output format: a table for people, JSON for programs.",
 )
 def demo(
     records: int | None, output: Path, bootstrap: str | None, topic_prefix: str, output_format: str

@@ -7,12 +7,13 @@ from typing import Any
 
 import click
 
+from headrace.cli.command_group import command
 from headrace.cli.commands.serve import run_server, server_options
 
 _DEV_DEFAULTS = {"durability": "os", "group.initial.rebalance.delay.ms": "0"}
 
 
-@click.command()
+@command()
 @click.option(
     "--data",
     type=click.Path(file_okay=False, path_type=Path),

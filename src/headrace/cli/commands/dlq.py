@@ -11,7 +11,7 @@ import click
 from headrace.cli.arguments.completion import complete_letters, complete_topics
 from headrace.cli.arguments.connection import check_reachable
 from headrace.cli.arguments.options import client_options
-from headrace.cli.command_group import CommandGroup
+from headrace.cli.command_group import CommandGroup, argument
 from headrace.cli.output.printing import confirm, fail, print_json, print_table, say
 
 if TYPE_CHECKING:
@@ -35,7 +35,9 @@ def dlq() -> None:
 
 
 def _topic_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    command = click.argument("topic", shell_complete=complete_letters)(command)
+    command = argument(
+        "topic", "The topic from which the dead letters come.", shell_complete=complete_letters
+    )(command)
     return click.option(
         "--named", is_flag=True, help="TOPIC is the name of the dead-letter topic itself."
     )(command)
@@ -77,7 +79,14 @@ def list_letters(bootstrap: str, properties: dict[str, Any], *, as_json: bool) -
 
 @dlq.command("show")
 @_topic_options
-@click.option("-n", "--limit", type=click.IntRange(min=1), default=20, show_default=True)
+@click.option(
+    "-n",
+    "--limit",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="The most dead letters to show.",
+)
 @click.option("--waiting", is_flag=True, help="Only dead letters that were not resent.")
 @client_options
 def show(bootstrap: str, properties: dict[str, Any], *, as_json: bool, **options: Any) -> None:
@@ -241,7 +250,7 @@ def _letters_of(options: dict[str, Any]) -> str:
 def _letters(
     consumer: Any, topic: str, start: dict[TopicPartition, int]
 ) -> Iterator[ConsumerRecord]:
-    from headrace.workers.reading import read_topic
+    from headrace.workers.topic_reader import read_topic
 
     consumer.partitions_for(topic)  # a missing topic is an error here
     yield from read_topic(consumer, topic, start)

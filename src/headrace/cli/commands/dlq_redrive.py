@@ -12,7 +12,7 @@ from headrace.clients.producer.blocking import Producer
 from headrace.dead_letters import letter_headers
 from headrace.records.decoding import MAX_HEADERS
 from headrace.types import TopicPartition
-from headrace.workers.outlet import LARGEST_RECORD_BYTES
+from headrace.workers.output.outlet import LARGEST_RECORD_BYTES
 
 if TYPE_CHECKING:
     from headrace.clients.consumer.blocking import Consumer

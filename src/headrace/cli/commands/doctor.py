@@ -79,7 +79,11 @@ def spark(
     help="The file of settings with which the broker starts.",
 )
 @click.option(
-    "--config", "given", metavar="KEY=VALUE", multiple=True, help="A setting; repeatable."
+    "--config",
+    "given",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="A broker setting by Kafka's name; repeatable.",
 )
 @format_option
 @guarded

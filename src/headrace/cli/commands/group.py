@@ -9,7 +9,7 @@ import click
 from headrace.cli.arguments.completion import complete_groups
 from headrace.cli.arguments.connection import open_client
 from headrace.cli.arguments.options import client_options
-from headrace.cli.command_group import CommandGroup
+from headrace.cli.command_group import CommandGroup, argument
 from headrace.cli.commands import (
     group_attach,
     group_changes,
@@ -74,8 +74,13 @@ def list_groups(
 
 
 @group.command("describe")
-@click.argument(
-    "names", nargs=-1, required=True, metavar="GROUP...", shell_complete=complete_groups
+@argument(
+    "names",
+    "The groups to describe.",
+    nargs=-1,
+    required=True,
+    metavar="GROUP...",
+    shell_complete=complete_groups,
 )
 @client_options
 def describe(

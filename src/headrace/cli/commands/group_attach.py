@@ -10,6 +10,7 @@ import click
 from headrace.cli.arguments.completion import complete_groups, complete_topics
 from headrace.cli.arguments.connection import open_client
 from headrace.cli.arguments.options import client_options
+from headrace.cli.command_group import argument, command
 from headrace.cli.output.outcomes import print_outcomes
 from headrace.cli.output.printing import confirm, print_json, print_table
 
@@ -39,8 +40,8 @@ def _print_attached(name: str, found: Attachments, *, as_json: bool) -> None:
     print_table(("GROUP", "TOPICS", "PATTERN", "ASSIGNOR"), [row])
 
 
-@click.command("create")
-@click.argument("name", metavar="GROUP")
+@command("create")
+@argument("name", "The name of the new group.", metavar="GROUP")
 @click.option(
     "-t",
     "--topic",
@@ -89,9 +90,15 @@ def create(bootstrap: str, properties: dict[str, str], *, as_json: bool, **optio
     )
 
 
-@click.command("attach")
-@click.argument("name", metavar="GROUP", shell_complete=complete_groups)
-@click.argument("topics", nargs=-1, metavar="[TOPIC]...", shell_complete=complete_topics)
+@command("attach")
+@argument("name", "The name of the group.", metavar="GROUP", shell_complete=complete_groups)
+@argument(
+    "topics",
+    "The topics to attach. Use either topics or --pattern.",
+    nargs=-1,
+    metavar="[TOPIC]...",
+    shell_complete=complete_topics,
+)
 @click.option(
     "--pattern", metavar="REGEX", help="Instead of topics: all topics with matching names."
 )
@@ -124,9 +131,15 @@ def attach(
         _print_attached(name, found, as_json=as_json)
 
 
-@click.command("detach")
-@click.argument("name", metavar="GROUP", shell_complete=complete_groups)
-@click.argument("topics", nargs=-1, metavar="[TOPIC]...", shell_complete=complete_topics)
+@command("detach")
+@argument("name", "The name of the group.", metavar="GROUP", shell_complete=complete_groups)
+@argument(
+    "topics",
+    "The topics to detach. Use either topics or --all.",
+    nargs=-1,
+    metavar="[TOPIC]...",
+    shell_complete=complete_topics,
+)
 @click.option(
     "--all", "everything", is_flag=True, help="Detach from all topics, and from the pattern."
 )
@@ -160,9 +173,14 @@ def detach(
         _print_attached(name, found, as_json=as_json)
 
 
-@click.command("remove-member")
-@click.argument("name", metavar="GROUP", shell_complete=complete_groups)
-@click.argument("members", nargs=-1, metavar="[MEMBER]...")
+@command("remove-member")
+@argument("name", "The name of the group.", metavar="GROUP", shell_complete=complete_groups)
+@argument(
+    "members",
+    "The ids of the members. Static members have a --instance instead.",
+    nargs=-1,
+    metavar="[MEMBER]...",
+)
 @click.option(
     "-i",
     "--instance",

@@ -10,6 +10,7 @@ import click
 from headrace.cli.arguments.completion import complete_groups, complete_topics
 from headrace.cli.arguments.connection import open_client
 from headrace.cli.arguments.options import client_options
+from headrace.cli.command_group import argument, command
 from headrace.cli.commands.group_offsets import topic_and_partitions
 from headrace.cli.output.outcomes import print_outcomes
 from headrace.cli.output.printing import confirm, fail
@@ -23,9 +24,14 @@ def _confirm(what: str, *, yes: bool) -> None:
     confirm(f"Delete {what}?")
 
 
-@click.command("delete")
-@click.argument(
-    "names", nargs=-1, required=True, metavar="GROUP...", shell_complete=complete_groups
+@command("delete")
+@argument(
+    "names",
+    "The groups to delete.",
+    nargs=-1,
+    required=True,
+    metavar="GROUP...",
+    shell_complete=complete_groups,
 )
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @client_options
@@ -44,8 +50,8 @@ def delete(
     print_outcomes("group", outcomes, "deleted", as_json=as_json)
 
 
-@click.command("delete-offsets")
-@click.argument("name", metavar="GROUP", shell_complete=complete_groups)
+@command("delete-offsets")
+@argument("name", "The name of the group.", metavar="GROUP", shell_complete=complete_groups)
 @click.option(
     "-t",
     "--topic",

@@ -9,6 +9,7 @@ import click
 from headrace.cli.arguments.completion import complete_groups
 from headrace.cli.arguments.connection import assignments, open_client
 from headrace.cli.arguments.options import client_options
+from headrace.cli.command_group import argument, command
 from headrace.cli.output.configs import config_document, print_configs
 from headrace.cli.output.outcomes import print_outcomes
 from headrace.cli.output.printing import print_json
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from headrace.errors import ApiError
 
 
-@click.command("config")
-@click.argument("name", metavar="GROUP", shell_complete=complete_groups)
+@command("config")
+@argument("name", "The name of the group.", metavar="GROUP", shell_complete=complete_groups)
 @click.option(
     "-s",
     "--set",

@@ -12,6 +12,7 @@ import click
 from headrace.cli.arguments.completion import complete_groups, complete_topics
 from headrace.cli.arguments.connection import open_client
 from headrace.cli.arguments.options import client_options, preformatted
+from headrace.cli.command_group import argument, command
 from headrace.cli.output.internal import is_own_group, tell_of_hidden
 from headrace.cli.output.printing import confirm, fail, print_json, print_table
 
@@ -33,8 +34,8 @@ _topics = click.option(
 )
 
 
-@click.command("offsets")
-@click.argument("name", metavar="GROUP", shell_complete=complete_groups)
+@command("offsets")
+@argument("name", "The name of the group.", metavar="GROUP", shell_complete=complete_groups)
 @_topics
 @client_options
 def offsets(
@@ -107,10 +108,8 @@ N                  offset N
 )
 
 
-@click.command(
-    "reset", epilog=f"Values of --to, limited to the records in the log:\n\n{RESET_HELP}"
-)
-@click.argument("name", metavar="GROUP", shell_complete=complete_groups)
+@command("reset", epilog=f"Values of --to, limited to the records in the log:\n\n{RESET_HELP}")
+@argument("name", "The name of the group.", metavar="GROUP", shell_complete=complete_groups)
 @click.option("--to", metavar="PLACE", help="The new position; see below.")
 @click.option(
     "--from-file",
@@ -225,8 +224,14 @@ def _request(
     return Reset(partitions=chosen, **place)
 
 
-@click.command("lag")
-@click.argument("names", nargs=-1, metavar="[GROUP]...", shell_complete=complete_groups)
+@command("lag")
+@argument(
+    "names",
+    "The groups.  [default: all groups]",
+    nargs=-1,
+    metavar="[GROUP]...",
+    shell_complete=complete_groups,
+)
 @click.option(
     "-i", "--internal", is_flag=True, help="Without GROUP: also the groups that `group list` hides."
 )

@@ -11,6 +11,7 @@ from headrace.cli.arguments.completion import complete_groups
 from headrace.cli.arguments.connection import open_client
 from headrace.cli.arguments.options import client_options
 from headrace.cli.arguments.types import DurationType
+from headrace.cli.command_group import argument, command
 from headrace.cli.output.outcomes import print_outcomes
 from headrace.cli.output.printing import say
 
@@ -26,9 +27,14 @@ _WORDS: Final[dict[StopOutcome, str]] = {
 }
 
 
-@click.command("stop-member")
-@click.argument("name", metavar="GROUP", shell_complete=complete_groups)
-@click.argument("members", nargs=-1, metavar="[MEMBER]...")
+@command("stop-member")
+@argument("name", "The name of the group.", metavar="GROUP", shell_complete=complete_groups)
+@argument(
+    "members",
+    "The ids of the members. Static members have a --instance instead.",
+    nargs=-1,
+    metavar="[MEMBER]...",
+)
 @click.option(
     "-i",
     "--instance",

@@ -11,6 +11,7 @@ from headrace.cli.arguments.completion import complete_topics
 from headrace.cli.arguments.connection import open_client
 from headrace.cli.arguments.options import client_options
 from headrace.cli.arguments.types import DurationType
+from headrace.cli.command_group import command
 from headrace.cli.output.printing import print_json, print_table
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ ATTEMPT_MS: Final = 10_000
 """The timeout of one attempt in milliseconds, unless `request.timeout.ms` is set."""
 
 
-@click.command("health")
+@command("health")
 @click.option(
     "--wait",
     "wait_ms",

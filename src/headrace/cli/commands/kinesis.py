@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from headrace.cli.command_group import CommandGroup
+from headrace.cli.command_group import CommandGroup, argument
 from headrace.cli.commands import kinesis_import, kinesis_reset
 from headrace.cli.commands.kinesis_shared import (
     Place,
@@ -70,7 +70,7 @@ async def _groups(place: Place) -> list[dict[str, Any]]:
 
 
 @kinesis.command("describe")
-@click.argument("group", metavar="GROUP")
+@argument("group", "The name of the group.", metavar="GROUP")
 @stream_option
 @click.option("--no-lag", is_flag=True, help="Send no request to Kinesis; the lag is not shown.")
 @click.option(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from headrace.cli.command_group import argument, command
 from headrace.cli.commands.kinesis_shared import (
     Place,
     check_answerable,
@@ -32,9 +33,13 @@ _LOOK_S: Final = 1.0
 _TIMEOUT_MS: Final = 30_000
 
 
-@click.command("import-kcl")
-@click.argument("table", metavar="TABLE")
-@click.argument("group", metavar="GROUP")
+@command("import-kcl")
+@argument(
+    "table",
+    "The lease table of the application; dynamodb://TABLE?region=... for a table in another region.",
+    metavar="TABLE",
+)
+@argument("group", "The name of the group that continues.", metavar="GROUP")
 @click.option(
     "-s", "--stream", required=True, metavar="STREAM", help="The name or ARN of the stream."
 )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli.arguments.options import preformatted
+from headrace.cli.command_group import argument, command
 from headrace.cli.commands.kinesis_shared import (
     Place,
     check_answerable,
@@ -41,8 +42,8 @@ NUMBER         after the record with this sequence number; with one --shard
 )
 
 
-@click.command("reset", epilog=f"Values of --to:\n\n{_PLACES}")
-@click.argument("group", metavar="GROUP")
+@command("reset", epilog=f"Values of --to:\n\n{_PLACES}")
+@argument("group", "The name of the group.", metavar="GROUP")
 @click.option("--to", required=True, metavar="PLACE", help="The new position; see below.")
 @stream_option
 @click.option(

@@ -18,7 +18,7 @@ import click
 from headrace.cli.arguments.connection import assignments
 from headrace.cli.arguments.options import client_options, format_option
 from headrace.cli.arguments.types import DurationType
-from headrace.cli.command_group import CommandGroup
+from headrace.cli.command_group import CommandGroup, argument
 from headrace.cli.output.printing import fail, guarded, print_json, print_table, say
 
 if TYPE_CHECKING:
@@ -46,8 +46,15 @@ state_option = click.option(
     help="The directory with the state of pipelines.  [default: ~/.local/state/headrace/pipelines]",
 )
 _FILE_OPTIONS: Final = (
-    click.argument("file", type=click.Path(path_type=Path)),
-    click.argument("names", nargs=-1, metavar="[NAME]..."),
+    argument(
+        "file", "The Python file that declares the pipelines.", type=click.Path(path_type=Path)
+    ),
+    argument(
+        "names",
+        "The names of the pipelines.  [default: all pipelines of FILE]",
+        nargs=-1,
+        metavar="[NAME]...",
+    ),
     click.option(
         "--master",
         default="local[*]",
@@ -90,10 +97,7 @@ def file_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--no-spark", is_flag=True, help="Do not start Spark; columns are not checked.")
 @client_options
 def plan(*, as_json: bool, no_spark: bool, **options: Any) -> None:
-    """Show the pipelines that would run, and every error in them. Starts no stream and creates no topic.
-
-    NAME...: only these pipelines of the file.
-    """
+    """Show the pipelines that would run, and every error in them. Starts no stream and creates no topic."""
     if no_spark:
         plans = _plans(options)
     else:
@@ -206,7 +210,7 @@ def list_pipelines(*, everything: bool, output_format: str, **options: Any) -> N
 
 
 @pipeline.command("describe")
-@click.argument("name")
+@argument("name", "The name of the pipeline.")
 @state_option
 @format_option
 @guarded
@@ -224,7 +228,7 @@ def describe(*, name: str, output_format: str, **options: Any) -> None:
 
 
 @pipeline.command("stop")
-@click.argument("names", nargs=-1, metavar="NAME...")
+@argument("names", "The names of the pipelines.", nargs=-1, metavar="NAME...")
 @click.option("--all", "everything", is_flag=True, help="All running pipelines.")
 @click.option(
     "--timeout",
@@ -256,7 +260,7 @@ def stop(
 
 
 @pipeline.command("forget")
-@click.argument("names", nargs=-1, metavar="NAME...")
+@argument("names", "The names of the pipelines.", nargs=-1, metavar="NAME...")
 @click.option("--all", "everything", is_flag=True, help="All pipelines that have ended.")
 @click.option(
     "--older-than",

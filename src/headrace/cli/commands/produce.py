@@ -17,6 +17,7 @@ from click.core import ParameterSource
 from headrace.cli.arguments.completion import complete_topics
 from headrace.cli.arguments.connection import check_reachable
 from headrace.cli.arguments.options import client_options, preformatted
+from headrace.cli.command_group import argument, command
 from headrace.cli.commands.produce_partitioner import chosen_partitioner
 from headrace.cli.output.printing import fail, is_terminal, say
 from headrace.cli.output.progress import Progress
@@ -46,8 +47,13 @@ Examples:   echo '{"id":1}' | headrace produce orders -k alice
 )
 
 
-@click.command(epilog=HELP_ON_TEMPLATES)
-@click.argument("topic", required=False, shell_complete=complete_topics)
+@command(epilog=HELP_ON_TEMPLATES)
+@argument(
+    "topic",
+    "The topic to write to.  [default: the topic of each record in the input]",
+    required=False,
+    shell_complete=complete_topics,
+)
 @click.option(
     "-f",
     "--template",
@@ -102,13 +108,13 @@ Examples:   echo '{"id":1}' | headrace produce orders -k alice
 @click.option(
     "--partitioner",
     metavar="NAME|MODULE:CLASS",
-    help="key_hash, round_robin, sticky, random, one of an installed package or a class of yours, instead of the "
-    "topic's own (headrace.partitioner).",
+    help="The partitioner: key_hash, round_robin, sticky, random, a name from an installed package, or a class of "
+    "yours.  [default: that of the topic (headrace.partitioner)]",
 )
 @click.option(
     "--partitioner-parameters",
     metavar="JSON",
-    help="What that partitioner is made with, e.g. '{\"modulus\": 3}'.",
+    help="The keyword arguments of that partitioner, e.g. '{\"modulus\": 3}'.",
 )
 @click.option(
     "-z",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 import click
 
+from headrace.cli.command_group import argument, command
 from headrace.cli.output.printing import fail, guarded, say
 from headrace.cli.output.terminal import printable, unshielded
 
@@ -28,8 +29,12 @@ TALKATIVE: Final = ("aiobotocore", "botocore")
 """Libraries whose log lines below WARNING are hidden, because they help only to debug the library."""
 
 
-@click.command()
-@click.argument("target", metavar="MODULE:APP|FILE:APP")
+@command()
+@argument(
+    "target",
+    "The app: the name of a `headrace.App` in a module or in a Python file, e.g. shop.workers:app.",
+    metavar="MODULE:APP|FILE:APP",
+)
 @click.option("--reload", is_flag=True, help="Restart when a .py file below the directory changes.")
 @click.option(
     "-C",
@@ -79,7 +84,7 @@ def run(target: str, directory: Path, log_level: str, log_format: str, *, reload
 
 def _show_cause(error: BaseException) -> None:
     """Print the traceback of an exception that the program's code raised."""
-    from headrace.workers.failures import Failures, place_in
+    from headrace.workers.failure.tracebacks import Failures, place_in
 
     cause = error.__cause__
     if cause is not None and place_in(cause):

@@ -15,6 +15,7 @@ from headrace.cli.arguments.settings_files import (
     split_assignments,
     warn_of_visible_secrets,
 )
+from headrace.cli.command_group import command
 from headrace.cli.output.printing import say
 from headrace.errors import ConfigError, HeadraceError
 
@@ -75,7 +76,7 @@ def server_options(command: F) -> F:
     return command
 
 
-@click.command()
+@command()
 @click.option(
     "--data",
     type=click.Path(file_okay=False, path_type=Path),

@@ -7,6 +7,7 @@ from typing import Any, Final
 import click
 
 from headrace.cli.arguments.options import bootstrap_option, format_option
+from headrace.cli.command_group import command
 from headrace.cli.output.printing import guarded, print_json
 
 SETTINGS: Final = {
@@ -17,7 +18,7 @@ SETTINGS: Final = {
 _ATTEMPTS: Final = "local[2,4]"
 
 
-@click.command("spark")
+@command("spark")
 @bootstrap_option("The brokers for the examples. The command does not contact them.")
 @click.option("--topic", default="TOPIC", show_default=True, help="The topic for the examples.")
 @format_option

@@ -10,7 +10,7 @@ import click
 from headrace.cli.arguments.completion import complete_topics
 from headrace.cli.arguments.connection import assignments, open_client
 from headrace.cli.arguments.options import client_options
-from headrace.cli.command_group import CommandGroup
+from headrace.cli.command_group import CommandGroup, argument
 from headrace.cli.commands import topic_changes
 from headrace.cli.commands.topic_groups import topic_groups
 from headrace.cli.output.configs import config_document, look_at_strategies, print_configs
@@ -34,7 +34,7 @@ for command in topic_changes.COMMANDS:
 
 
 @topic.command("create")
-@click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
+@argument("names", "The names of the new topics.", nargs=-1, required=True, metavar="TOPIC...")
 @click.option(
     "-p",
     "--partitions",
@@ -108,8 +108,13 @@ def _partition_counts(client: BlockingClient, names: list[str]) -> dict[str, int
 
 
 @topic.command("delete")
-@click.argument(
-    "names", nargs=-1, required=True, metavar="TOPIC...", shell_complete=complete_topics
+@argument(
+    "names",
+    "The topics to delete.",
+    nargs=-1,
+    required=True,
+    metavar="TOPIC...",
+    shell_complete=complete_topics,
 )
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @client_options
@@ -168,8 +173,13 @@ def _replicas(topic: TopicMetadata) -> int:
 
 
 @topic.command("describe")
-@click.argument(
-    "names", nargs=-1, required=True, metavar="TOPIC...", shell_complete=complete_topics
+@argument(
+    "names",
+    "The topics to describe.",
+    nargs=-1,
+    required=True,
+    metavar="TOPIC...",
+    shell_complete=complete_topics,
 )
 @click.option(
     "--configs",

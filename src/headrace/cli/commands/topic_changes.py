@@ -10,6 +10,7 @@ import click
 from headrace.cli.arguments.completion import complete_topics
 from headrace.cli.arguments.connection import assignments, open_client
 from headrace.cli.arguments.options import client_options
+from headrace.cli.command_group import argument, command
 from headrace.cli.output.configs import look_at_strategies
 from headrace.cli.output.outcomes import print_outcomes
 from headrace.cli.output.printing import confirm, fail, print_json, print_table
@@ -22,9 +23,14 @@ if TYPE_CHECKING:
     from headrace.types import TopicPartition
 
 
-@click.command("alter")
-@click.argument(
-    "names", nargs=-1, required=True, metavar="TOPIC...", shell_complete=complete_topics
+@command("alter")
+@argument(
+    "names",
+    "The topics to change.",
+    nargs=-1,
+    required=True,
+    metavar="TOPIC...",
+    shell_complete=complete_topics,
 )
 @click.option(
     "-p", "--partitions", type=click.IntRange(min=1), help="The new number of partitions."
@@ -109,9 +115,14 @@ def _alter(
     return outcomes
 
 
-@click.command("add-partitions")
-@click.argument(
-    "names", nargs=-1, required=True, metavar="TOPIC...", shell_complete=complete_topics
+@command("add-partitions")
+@argument(
+    "names",
+    "The topics that get more partitions.",
+    nargs=-1,
+    required=True,
+    metavar="TOPIC...",
+    shell_complete=complete_topics,
 )
 @click.option(
     "-n",
@@ -148,8 +159,8 @@ def add_partitions(
     print_outcomes("topic", outcomes, "ok" if dry_run else "altered", as_json=as_json)
 
 
-@click.command("truncate")
-@click.argument("name", metavar="TOPIC", shell_complete=complete_topics)
+@command("truncate")
+@argument("name", "The topic.", metavar="TOPIC", shell_complete=complete_topics)
 @click.option(
     "-o",
     "--offset",
@@ -157,7 +168,14 @@ def add_partitions(
     metavar="OFFSET|end|@TIME",
     help="The first offset to keep; or end, or a time as for `consume --offset`.",
 )
-@click.option("-p", "--partition", "partitions", multiple=True, type=click.IntRange(min=0))
+@click.option(
+    "-p",
+    "--partition",
+    "partitions",
+    multiple=True,
+    type=click.IntRange(min=0),
+    help="Only this partition; repeatable.  [default: all partitions]",
+)
 @click.option(
     "--dry-run", is_flag=True, help="Show the new first offset of each partition; delete nothing."
 )

@@ -12,7 +12,7 @@ from headrace.cli.arguments.completion import complete_topics, complete_transact
 from headrace.cli.arguments.connection import open_admin
 from headrace.cli.arguments.options import client_options
 from headrace.cli.arguments.types import DurationType
-from headrace.cli.command_group import CommandGroup
+from headrace.cli.command_group import CommandGroup, argument
 from headrace.cli.output.outcomes import print_outcomes
 from headrace.cli.output.printing import confirm, print_facts, print_json, print_table, say
 
@@ -85,8 +85,13 @@ def list_transactions(
 
 
 @transaction.command("describe")
-@click.argument(
-    "ids", nargs=-1, required=True, metavar="ID...", shell_complete=complete_transactions
+@argument(
+    "ids",
+    "The transactional ids.",
+    nargs=-1,
+    required=True,
+    metavar="ID...",
+    shell_complete=complete_transactions,
 )
 @client_options
 def describe(
@@ -147,8 +152,13 @@ def _print_document(document: dict[str, Any]) -> None:
 
 
 @transaction.command("producers")
-@click.argument(
-    "topics", nargs=-1, required=True, metavar="TOPIC[:N,...]...", shell_complete=complete_topics
+@argument(
+    "topics",
+    "The topics; TOPIC:0,2 selects partitions.",
+    nargs=-1,
+    required=True,
+    metavar="TOPIC[:N,...]...",
+    shell_complete=complete_topics,
 )
 @client_options
 def producers(
@@ -204,7 +214,13 @@ def find_hanging(
 
 
 @transaction.command("abort")
-@click.argument("ids", nargs=-1, metavar="[ID]...", shell_complete=complete_transactions)
+@argument(
+    "ids",
+    "The transactional ids. Use either ids or --topic.",
+    nargs=-1,
+    metavar="[ID]...",
+    shell_complete=complete_transactions,
+)
 @click.option(
     "-t",
     "--topic",

@@ -13,7 +13,7 @@ import click
 
 from headrace.cli.arguments.connection import open_client
 from headrace.cli.arguments.options import client_options, data_option
-from headrace.cli.command_group import CommandGroup
+from headrace.cli.command_group import CommandGroup, argument
 from headrace.cli.output.outcomes import print_outcomes
 from headrace.cli.output.printing import confirm, fail, print_json, print_table, say
 
@@ -117,7 +117,7 @@ def password_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @user.command("create")
-@click.argument("name")
+@argument("name", "The name of the new user.")
 @password_options
 @data_option
 @client_options
@@ -142,7 +142,7 @@ def create(
 
 
 @user.command("set-password")
-@click.argument("name")
+@argument("name", "The name of the user.")
 @password_options
 @data_option
 @client_options
@@ -211,7 +211,7 @@ def list_users(
 
 
 @user.command("describe")
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@argument("names", "The users to describe.", nargs=-1, required=True, metavar="NAME...")
 @data_option
 @client_options
 def describe(
@@ -252,7 +252,7 @@ def _document(described: UserDescription) -> dict[str, Any]:
 
 
 @user.command("delete")
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@argument("names", "The users to delete.", nargs=-1, required=True, metavar="NAME...")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @data_option
 @client_options

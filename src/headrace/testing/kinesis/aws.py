@@ -7,8 +7,8 @@ import threading
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from headrace.embedded.clock import Clock
 from headrace.errors import ConfigError
-from headrace.streams.clock import Clock
 from headrace.testing.clock import LeapingClock
 from headrace.testing.kinesis.account import ShardEnd
 from headrace.testing.kinesis.dynamodb.machine import FakeDynamoDB

@@ -6,7 +6,7 @@ from base64 import b64encode
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from headrace.streams.clock import Clock
+from headrace.embedded.clock import Clock
 from headrace.testing.kinesis import (
     consumers,
     control,

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from headrace.streams.clock import Clock
+from headrace.embedded.clock import Clock
 from headrace.testing.clock import LeapingClock
 from headrace.testing.kinesis.calls import Call, CallLog
 from headrace.testing.kinesis.errors import AwsError

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import headrace
 from headrace.kinesis import Streams
-from headrace.workers.context import Context
+from headrace.workers.handler.context import Context
 from headrace.workers.service import Service
 
 WAIT_S = 20.0

@@ -9,8 +9,8 @@ import pytest
 
 import headrace
 from headrace.errors import WorkerFailedError
-from headrace.workers.context import Context
-from headrace.workers.counters import Event
+from headrace.workers.handler.context import Context
+from headrace.workers.monitoring.counters import Event
 from tests.integration.kinesis.group.apps import WAIT_S, Place, place_of
 
 

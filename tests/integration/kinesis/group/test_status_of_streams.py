@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 import headrace
-from headrace.workers.status import WorkerStatus
+from headrace.workers.monitoring.status import WorkerStatus
 from tests.integration.kinesis.group.apps import WAIT_S, fake_aws, quick
 
 

@@ -16,7 +16,7 @@ import headrace
 from headrace.kinesis import kinesis
 from headrace.kinesis.client.opening import open_client
 from headrace.kinesis.client.settings import AwsSettings
-from headrace.workers.context import Context
+from headrace.workers.handler.context import Context
 
 SAID = json.dumps(
     {"__type": "ProvisionedThroughputExceededException", "message": "Rate exceeded for shard"}

@@ -21,7 +21,7 @@ def shared(tmp_path: Path) -> Path:
     return path
 
 
-def test_each_role_takes_what_is_its_own(shared: Path) -> None:
+def test_each_role_accepts_its_own_properties(shared: Path) -> None:
     both = {"client.id": "shared", "request.timeout.ms": "700"}
     assert client_settings([shared], {}, "client") == both
     assert client_settings([shared], {}, "consumer") == {**both, "group.id": "g"}
@@ -33,7 +33,7 @@ def test_the_command_line_is_before_the_file(shared: Path) -> None:
     assert client_settings([shared], {"client.id": "mine"}, "client")["client.id"] == "mine"
 
 
-def test_what_the_command_line_has_of_another_role_is_not_left_out(shared: Path) -> None:
+def test_properties_of_another_role_on_the_command_line_are_kept(shared: Path) -> None:
     assert client_settings([shared], {"group.id": "g"}, "client")["group.id"] == "g"
 
 

@@ -131,7 +131,7 @@ def test_wrong_usage(arguments: tuple[str, ...], text: str) -> None:
     assert text in run("context", *arguments, code=2).stderr
 
 
-def test_what_fails_says_in_which_context() -> None:
+def test_errors_name_the_context() -> None:
     run("context", "add", "away", "-b", NOWHERE, "--use")
     assert "(context away)" in run("topic", "list", code=1).stderr
     assert "there is no context 'x'" in run("topic", "list", "--context", "x", code=2).stderr
@@ -143,7 +143,7 @@ def test_what_fails_says_in_which_context() -> None:
         st.text(st.characters(exclude_categories=["Cs"])),
     )
 )
-def test_what_is_kept_is_what_was_given(settings: dict[str, str]) -> None:
+def test_a_stored_context_is_read_unchanged(settings: dict[str, str]) -> None:
     text = "".join(contexts._line(key, value) for key, value in settings.items())
     assert parse_properties(text, "context") == settings
 

@@ -90,7 +90,7 @@ def test_a_consumer_gets_what_it_needs(data: Data) -> None:
     }
 
 
-def test_who_does_both_gets_both_and_more(data: Data) -> None:
+def test_producer_and_consumer_options_can_be_combined(data: Data) -> None:
     data.run(
         *("create", *ALICE, "--producer", "--consumer", "--topic", "t", "--group", "g"),
         *("-o", "describe"),
@@ -108,7 +108,7 @@ def test_a_prefix_is_none_of_the_cluster(data: Data) -> None:
     assert data.entries() == {"cluster kafka-cluster Create alice", "topic t* Create alice"}
 
 
-def test_each_row_has_an_outcome_and_again_is_no_error(data: Data) -> None:
+def test_each_row_has_an_outcome_and_a_repetition_is_no_error(data: Data) -> None:
     for _ in range(2):
         table = data.run("create", *ALICE, "-o", "all", "--topic", "*").stdout.splitlines()
         assert [line.split() for line in table] == [
@@ -151,7 +151,7 @@ def test_a_missing_argument_is_reported(data: Data, arguments: tuple[str, ...], 
     assert not data.path.exists()
 
 
-def test_each_operation_has_a_word_that_is_understood(data: Data) -> None:
+def test_every_operation_can_be_named(data: Data) -> None:
     for operations in OPERATIONS.values():
         for operation in operations:
             for text in (word(operation), operation.name, operation.name.lower().replace("_", "-")):
@@ -215,7 +215,7 @@ def test_a_dry_run_shows_and_deletes_nothing(several: Data) -> None:
     assert several.entries() == before
 
 
-def test_nothing_is_deleted_without_a_word_or_a_yes(several: Data) -> None:
+def test_no_entry_is_deleted_without_a_confirmation(several: Data) -> None:
     before = several.entries()
     assert "name the entries" in several.run("delete", "-y", code=2).stderr
     assert "--yes" in several.run("delete", *ALICE, code=2).stderr
@@ -243,7 +243,7 @@ class _Terminal:
             return True
 
 
-def test_what_is_not_there_is_not_deleted(several: Data) -> None:
+def test_a_missing_entry_is_reported_and_not_deleted(several: Data) -> None:
     assert several.entries("delete", "--topic", "other", "-y") == set()
 
 

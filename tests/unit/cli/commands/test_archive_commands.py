@@ -75,7 +75,7 @@ def test_compact_and_clean(world: ArchiveHarness) -> None:
     assert world.archived() == world.expected()
 
 
-def test_what_is_wrong_is_said_before_anything_starts(
+def test_wrong_options_are_reported_before_the_archive_starts(
     tmp_path: Path, world: ArchiveHarness
 ) -> None:
     nothing = headrace("files", tmp_path / "nothing")

@@ -121,7 +121,7 @@ def test_a_letter_with_as_many_headers_as_a_record_may_have_holds_up_no_others(
     assert values(broker, "graveyard") == [b"2"]
 
 
-def test_of_many_letters_that_are_left_some_are_named(broker: Broker) -> None:
+def test_a_message_lists_some_of_many_skipped_dead_letters(broker: Broker) -> None:
     with headrace.Producer(broker, serde="bytes") as producer:
         producer.send_many(DLQ, [b"x"] * (MAX_LEFT + 3), headers=letter_of("x" * 400))
         producer.flush()
@@ -162,7 +162,7 @@ def test_the_operator_names_the_topics_that_letters_go_back_to(broker: Broker) -
         (("--from", DLQ), "--to names dlq.orders"),
     ],
 )
-def test_what_does_not_go_together_is_wrong_usage(arguments: tuple[str, ...], told: str) -> None:
+def test_incompatible_options_are_wrong_usage(arguments: tuple[str, ...], told: str) -> None:
     done = run_command("dlq", "redrive", "orders", *arguments, environment={})
     assert (done.code, told in done.err) == (2, True)
 

@@ -166,7 +166,7 @@ def test_pipelines_that_have_ended_are_forgotten(tmp_path: Path) -> None:
     assert command("forget", *state).exit_code == 2
 
 
-def test_what_ended_long_ago_is_left_out_of_the_list_and_forgotten_by_its_age(
+def test_old_pipelines_are_not_listed_and_are_forgotten_by_age(
     tmp_path: Path,
 ) -> None:
     state = ["--state", str(tmp_path)]
@@ -236,7 +236,7 @@ def test_a_table_that_is_drawn_again(capsys: pytest.CaptureFixture[str]) -> None
     assert text.endswith("\x1b[2F\x1b[Jdelays: stopped\n"), "the table of two lines is wiped"
 
 
-def test_what_is_shown_is_what_a_batch_has() -> None:
+def test_the_output_shows_every_field_of_a_batch() -> None:
     assert set(PROGRESS) == set(BatchProgress.__dataclass_fields__)
 
 

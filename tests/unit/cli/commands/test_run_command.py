@@ -56,7 +56,7 @@ def test_a_module_that_is_not_there_is_named() -> None:
     assert "no module 'at_all' below" in done.err
 
 
-def test_everything_that_keeps_an_app_from_starting_has_a_line(tmp_path: Path) -> None:
+def test_each_problem_at_the_start_of_an_app_has_a_line(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no database, but a file with text in it")
     (tmp_path / "shop.py").write_text(
         "import headrace\n"
@@ -75,5 +75,5 @@ def test_everything_that_keeps_an_app_from_starting_has_a_line(tmp_path: Path) -
     assert done.returncode == 2
     _running, first, *lines = done.stderr.strip().splitlines()
     assert first == "Error: the app cannot start, for 2 reasons:"
-    assert "'a' cannot read 'or/ders': that is no name of a topic" in lines[0]
+    assert "'a' cannot read 'or/ders': this is not a valid topic name" in lines[0]
     assert "text is no file for seen=" in lines[1]

@@ -19,7 +19,7 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(main, arguments)
 
 
-def test_what_to_give_to_spark() -> None:
+def test_the_command_prints_the_options_for_spark() -> None:
     shown = run("spark", "-b", "h:1", "--topic", "flights")
     assert shown.exit_code == 0
     for part in (

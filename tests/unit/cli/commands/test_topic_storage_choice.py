@@ -6,7 +6,7 @@ from click.testing import CliRunner
 
 from headrace.cli import main
 from headrace.clients.admin.blocking import Admin
-from headrace.streams.broker import Broker
+from headrace.embedded.broker import Broker
 
 
 def test_a_topic_is_created_in_a_storage_by_its_name() -> None:

@@ -93,7 +93,7 @@ def test_mechanism_and_iterations_are_chosen(data: Data) -> None:
     ]
 
 
-def test_who_is_there_is_not_created_again(data: Data) -> None:
+def test_an_existing_user_is_not_created_again(data: Data) -> None:
     data.run("create", "alice", password="p")
     assert "set-password" in data.run("create", "alice", password="q", code=1).stderr
     assert data.credential("alice", SHA_256).is_password("p", SHA_256)
@@ -106,7 +106,7 @@ def test_another_password_voids_the_first_one_for_every_mechanism(data: Data) ->
     assert data.credential("alice", SHA_256).is_password("q", SHA_256)
 
 
-def test_who_is_not_there_has_no_password_to_change(data: Data) -> None:
+def test_the_password_of_a_missing_user_cannot_be_changed(data: Data) -> None:
     data.run("create", "alice", password="p")
     assert "user create" in data.run("set-password", "bob", password="q", code=1).stderr
     assert data.users().keys() == {"alice"}

@@ -107,7 +107,7 @@ def test_lines_are_values_and_the_last_may_lack_its_newline(step: int) -> None:
 
 
 @pytest.mark.parametrize("step", [1, 1000])
-def test_everything_that_can_be_read(step: int) -> None:
+def test_every_field_of_a_template_can_be_read(step: int) -> None:
     template = "%t %p %d %K %k %V{big32}%v %H{byte}%h{%k=%v,%n}"
     data = b"orders 3 -17 5 a b c \0\0\0\x02xy \x02h1=v1,\nh2=,\n"
     [record] = scan(template, data, step)
@@ -199,7 +199,7 @@ ROUND_TRIPS = [
 
 @pytest.mark.parametrize("template", ROUND_TRIPS)
 @given(records=RECORDS, step=st.integers(1, 50))
-def test_what_is_written_by_a_template_is_read_by_it(template: str, records, step: int) -> None:
+def test_a_template_reads_its_own_output(template: str, records, step: int) -> None:
     data = b"".join(written(template, record, n) for n, record in enumerate(records))
     read = scan(template, data, step)
     assert [

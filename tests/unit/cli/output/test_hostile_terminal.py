@@ -147,7 +147,9 @@ def check(shown: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in ARGUMENTS if name not in UNTRIED])
-def test_what_others_have_written(broker: Broker, environment: dict[str, str], name: str) -> None:
+def test_control_characters_in_records_are_escaped(
+    broker: Broker, environment: dict[str, str], name: str
+) -> None:
     """Records, and members, groups, users and principals of any name."""
     shown = Terminal().run(*arguments_of(name, environment), environment=environment)
     check(shown)
@@ -157,7 +159,7 @@ def test_what_others_have_written(broker: Broker, environment: dict[str, str], n
 
 
 @pytest.mark.parametrize("name", [name for name in ARGUMENTS if name not in UNTRIED])
-def test_what_a_broker_says(
+def test_control_characters_in_broker_messages_are_escaped(
     broker: Broker, environment: dict[str, str], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every error has a message that would begin a line, and name any command as done."""
@@ -208,5 +210,5 @@ def test_the_shield_is_before_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_errors_of_the_protocol_have_messages() -> None:
-    """`test_what_a_broker_says` works through this."""
+    """`test_control_characters_in_broker_messages_are_escaped` works through this."""
     assert EVIL in ApiError.for_code(ErrorCode.POLICY_VIOLATION, EVIL).message

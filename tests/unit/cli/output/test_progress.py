@@ -80,7 +80,7 @@ def test_dead_letters_that_are_sent_back(broker: Broker, tmp_path: Path) -> None
     assert "looked at" not in seen
 
 
-def test_nothing_is_drawn_where_nobody_looks(
+def test_no_progress_is_drawn_without_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(progress_module, "EVERY_S", 0)

@@ -77,7 +77,7 @@ def test_messages_are_escaped(text: str) -> None:
     assert said.startswith("Error: the broker says ")
 
 
-def test_what_is_readable_stays() -> None:
+def test_readable_text_is_unchanged() -> None:
     assert json_text({"name": "Zürich 東京 😀"}) == '{"name": "Zürich 東京 😀"}'
 
 
@@ -119,7 +119,7 @@ def test_columns_of_a_terminal(text: str, width: int) -> None:
 
 
 @given(text=st.text(max_size=40), width=st.integers(1, 20))
-def test_what_is_cut_fits(text: str, width: int) -> None:
+def test_a_cut_text_fits_its_width(text: str, width: int) -> None:
     shown = cut(text, width)
     assert text_width(shown) <= max(width, 1)
     assert shown == text or (shown.endswith("…") and text.startswith(shown[:-1]))

@@ -11,10 +11,10 @@ from headrace.clients.admin.blocking import Admin
 from headrace.clients.consumer.blocking import Consumer
 from headrace.clients.drivers import open_blocking_driver
 from headrace.clients.flows.produce import produce
+from headrace.embedded.clock import ManualClock
+from headrace.embedded.runtime import BrokerRuntime
 from headrace.errors import ApiError, ConfigError, ErrorCode
 from headrace.records.builder import build_batch
-from headrace.streams.clock import ManualClock
-from headrace.streams.world import World
 from headrace.types import TopicPartition
 from tests.fixtures.broker_harness import BrokerHarness
 
@@ -22,9 +22,9 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 @pytest.fixture
-def world() -> World:
+def world() -> BrokerRuntime:
     harness = BrokerHarness()
-    return World(harness.broker, ManualClock(harness.now_ms))
+    return BrokerRuntime(harness.broker, ManualClock(harness.now_ms))
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def admin(world):
         yield opened
 
 
-def write(world: World, where: TopicPartition, *timestamps_ms: int) -> None:
+def write(world: BrokerRuntime, where: TopicPartition, *timestamps_ms: int) -> None:
     with Admin(world) as other:
         driver = open_blocking_driver(world, other.config)
     for timestamp_ms in timestamps_ms:

@@ -18,6 +18,7 @@ from headrace.clients.flows.transaction_admin import (
     find_hanging,
     list_transactions,
 )
+from headrace.embedded.clock import ManualClock
 from headrace.errors import ApiError, ErrorCode, ProducerFencedError, ProtocolError
 from headrace.protocol.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
@@ -44,7 +45,6 @@ from headrace.protocol.messages.find_coordinator import (
 from headrace.protocol.messages.list_transactions import ListTransactionsResponse
 from headrace.protocol.messages.list_transactions import TransactionState as Listed
 from headrace.protocol.messages.metadata import MetadataRequest
-from headrace.streams.clock import ManualClock
 from headrace.types import TopicPartition
 from tests.unit.clients.scripted import ScriptedDriver, known_state, metadata_response
 

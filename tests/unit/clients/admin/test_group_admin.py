@@ -13,9 +13,9 @@ from headrace.clients.consumer.blocking import Consumer
 from headrace.clients.drivers import open_blocking_driver
 from headrace.clients.flows.attachments import Attachments
 from headrace.clients.producer.blocking import Producer
+from headrace.embedded.clock import ManualClock
+from headrace.embedded.runtime import BrokerRuntime
 from headrace.errors import ApiError, ConfigError, ErrorCode, UnknownAssignorError
-from headrace.streams.clock import ManualClock
-from headrace.streams.world import World
 from headrace.types import TopicPartition
 from tests.fixtures.broker_harness import BrokerHarness
 
@@ -23,9 +23,9 @@ T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u",
 
 
 @pytest.fixture
-def world() -> World:
+def world() -> BrokerRuntime:
     harness = BrokerHarness(group_initial_rebalance_delay_ms=0)
-    return World(harness.broker, ManualClock(harness.now_ms))
+    return BrokerRuntime(harness.broker, ManualClock(harness.now_ms))
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def topics_of(consumer: Consumer, *others: Consumer) -> set[str]:
     return {topic for topic, _ in consumer.assignment()}
 
 
-def fill(world: World, partition: TopicPartition, count: int) -> None:
+def fill(world: BrokerRuntime, partition: TopicPartition, count: int) -> None:
     with Producer(world, linger_ms=0) as producer:
         for number in range(count):
             producer.send(partition.topic, b"%d" % number, partition=partition.partition)

@@ -12,9 +12,9 @@ from headrace.clients.consumer.blocking import Consumer
 from headrace.clients.drivers import open_blocking_driver
 from headrace.clients.flows.alter import create_partitions
 from headrace.clients.producer.blocking import Producer
+from headrace.embedded.broker import Broker
+from headrace.embedded.clock import ManualClock
 from headrace.errors import ApiError
-from headrace.streams.broker import Broker
-from headrace.streams.clock import ManualClock
 from headrace.types import TopicPartition
 
 
@@ -82,11 +82,11 @@ def test_a_process_that_stopped_for_longer_than_its_session_hands_out_nothing_un
         stopped.subscribe(["t"], listener=Listener())
         assert [record.offset for record in stopped.poll(10, max_records=5)] == [0, 1, 2, 3, 4]
         stopped.commit()
-        broker._world.clients.remove(stopped._driver)  # as SIGSTOP would
+        broker._runtime.clients.remove(stopped._driver)  # as SIGSTOP would
         broker.advance(15_000)
         other.subscribe(["t"])
         assert len(other.poll(10)) == 15
         other.commit()
-        broker._world.clients.append(stopped._driver)
+        broker._runtime.clients.append(stopped._driver)
         assert stopped.poll(0.2) == [], "the fifteen that it had fetched are another's by now"
         assert TopicPartition("t", 0) in lost

@@ -8,8 +8,8 @@ from headrace.clients.consumer import fetcher
 from headrace.clients.consumer.blocking import Consumer
 from headrace.clients.consumer.records import FetchedBatches
 from headrace.clients.flows.fetch import fetch_request
-from headrace.streams.broker import Broker
-from headrace.streams.clock import ManualClock
+from headrace.embedded.broker import Broker
+from headrace.embedded.clock import ManualClock
 from headrace.types import TopicPartition
 
 

@@ -20,11 +20,11 @@ from headrace.clients.flows.metadata import refresh
 from headrace.clients.flows.produce import produce
 from headrace.clients.producer.aio import Producer
 from headrace.clients.producer.aio_delivery import DeliveryFuture
+from headrace.embedded.runtime import BrokerRuntime
 from headrace.errors import ClosedError, TransportError
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.metadata import MetadataRequest
 from headrace.records.builder import build_batch
-from headrace.streams.world import World
 from headrace.types import TopicPartition
 from tests.fixtures.broker_harness import values
 from tests.unit.clients.drivers.test_background import PATIENCE_S, in_thread
@@ -55,7 +55,7 @@ def in_process(body: Body, **properties) -> None:
     world.close()
 
 
-def run_with(target: str | World, body: Body, **properties) -> None:
+def run_with(target: str | BrokerRuntime, body: Body, **properties) -> None:
     async def main() -> None:
         bootstrap = target if isinstance(target, str) else None
         config = parse_config(

@@ -10,7 +10,7 @@ import pytest
 import headrace
 from headrace.clients.blocking import BlockingClient
 from headrace.clients.drivers import unclosed
-from headrace.streams.clock import ManualClock
+from headrace.embedded.clock import ManualClock
 
 CLIENTS: dict[str, Callable[[headrace.Broker], Any]] = {
     "Producer": lambda broker: headrace.Producer(broker, linger_ms=1_000),

@@ -19,12 +19,12 @@ from headrace.clients.flows.effects import Call, Invoke, Sleep, Wait
 from headrace.clients.flows.fetch import FetchLimits, FetchPosition, fetch
 from headrace.clients.flows.metadata import refresh
 from headrace.clients.flows.produce import produce
+from headrace.embedded.clock import ManualClock
+from headrace.embedded.runtime import BrokerRuntime
 from headrace.errors import ApiError, ClosedError, ErrorCode, TransportError
 from headrace.protocol.messages.metadata import MetadataRequest
 from headrace.protocol.messages.produce import ProduceRequest
 from headrace.records.builder import build_batch
-from headrace.streams.clock import ManualClock
-from headrace.streams.world import World
 from headrace.types import TopicPartition
 from tests.fixtures.broker_harness import BrokerHarness, fetch_request, produce_request, values
 from tests.unit.clients.drivers.test_background import PATIENCE_S, in_thread
@@ -34,18 +34,18 @@ BATCH = build_batch([(b"k", b"v", (), 1)])
 LIMITS = FetchLimits(max_wait_ms=500)
 
 
-def new_world(*, virtual: bool = True) -> World:
+def new_world(*, virtual: bool = True) -> BrokerRuntime:
     harness = BrokerHarness()
-    return World(harness.broker, ManualClock(harness.now_ms) if virtual else None)
+    return BrokerRuntime(harness.broker, ManualClock(harness.now_ms) if virtual else None)
 
 
-def open_driver(world: World) -> LocalBlockingDriver:
+def open_driver(world: BrokerRuntime) -> LocalBlockingDriver:
     driver = open_blocking_driver(world, ClientConfig(request_timeout_ms=30_000))
     assert isinstance(driver, LocalBlockingDriver)
     return driver
 
 
-def with_topic(world: World) -> LocalBlockingDriver:
+def with_topic(world: BrokerRuntime) -> LocalBlockingDriver:
     driver = open_driver(world)
     assert driver.run(create_topics(driver.engine.state, [NewTopic("t", 1)])) == {"t": None}
     return driver
@@ -171,7 +171,7 @@ def test_clients_come_before_the_brokers_time_outs() -> None:
     clock = ManualClock()
     order: list[str] = []
     broker: Any = RecordingBroker(order, clock.now_ms() + 100)
-    world = World(broker, clock)
+    world = BrokerRuntime(broker, clock)
     for name in ("first", "second"):
         driver = open_driver(world)
         with driver.enter() as engine:

@@ -10,9 +10,9 @@ import pytest
 from headrace.clients.producer.aio import Producer as AioProducer
 from headrace.clients.producer.blocking import Producer
 from headrace.clients.producer.blocking_delivery import DeliveryFuture
+from headrace.embedded.broker import Broker
 from headrace.errors import ApiError, ClosedError, ConfigError, ErrorCode, SerializationError
 from headrace.records import builder
-from headrace.streams.broker import Broker
 from headrace.types import TopicPartition
 from tests.fixtures.accelerator import built_kernels
 from tests.unit.clients.fake_broker import FakeCluster

@@ -6,7 +6,7 @@ import asyncio
 
 from headrace.clients.producer.aio import Producer
 from headrace.clients.producer.aio_delivery import DeliveryFuture
-from headrace.streams.broker import Broker
+from headrace.embedded.broker import Broker
 
 
 def test_the_loop_has_its_turn_after_each_batch_that_was_closed() -> None:

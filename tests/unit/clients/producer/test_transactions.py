@@ -348,9 +348,9 @@ def test_a_late_end_of_a_transaction_does_not_end_the_next(broker, producer) -> 
     with producer.transaction():
         producer.send("t", b"2", partition=0)
         producer.flush()
-        with broker._world.condition:
+        with broker._runtime.condition:
             late[0].proceed()  # an abort, where it finds a transaction of its own
-            broker._world.pump()
+            broker._runtime.pump()
     assert committed(broker) == [b"1", b"2"]
 
 

@@ -11,7 +11,7 @@ import pytest
 from headrace.kinesis import AwsSettings
 from headrace.kinesis.group.dead_letter_stream import DeadLetterStream
 from headrace.stream_record import StreamRecord
-from headrace.workers.failures import MAX_TEXT
+from headrace.workers.failure.tracebacks import MAX_TEXT
 
 KEY = "k" * 256
 TRACEBACK = "Traceback (most recent call last):\n" + "\0" * (MAX_TEXT - 40)

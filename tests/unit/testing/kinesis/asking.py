@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.streams.clock import ManualClock
+from headrace.embedded.clock import ManualClock
 from headrace.testing.kinesis import AwsError, FakeKinesis
 from headrace.testing.kinesis.service import AwsService
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from headrace.streams.clock import Clock
+from headrace.embedded.clock import Clock
 from headrace.testing.kinesis.calls import Call
 from headrace.testing.kinesis.dynamodb import fetching, tables, writing
 from headrace.testing.kinesis.dynamodb.tables import Tables

@@ -20,7 +20,7 @@ def test_orders_are_added_up(headrace_bootstrap: str, headrace_topic: str) -> No
 
 
 @pytest.mark.headrace_topic(partitions=3)
-def test_what_was_committed_does_not_come_again(headrace_broker, headrace_topic) -> None:
+def test_committed_records_do_not_come_again(headrace_broker, headrace_topic) -> None:
     place(headrace_broker.bootstrap, headrace_topic, {"id": 1, "total": 1}, {"id": 2, "total": 2})
     assert total(headrace_broker.bootstrap, headrace_topic, 2) == 3
     headrace_broker.wait_caught_up("shop")
@@ -47,7 +47,7 @@ def test_thirty_seconds_of_pause_pass_at_once(timeless_broker) -> None:
     assert timeless_broker.now_ms() - before_ms >= 30_000
 
 
-def test_with_a_container() -> None:
+def test_the_program_runs_with_a_kafka_container() -> None:
     with KafkaContainer("confluentinc/cp-kafka:7.6.0").with_env(
         "KAFKA_NUM_PARTITIONS", "4"
     ) as kafka:
@@ -58,5 +58,5 @@ def test_with_a_container() -> None:
             assert len(admin.describe_topic("orders").partitions) == 4
 
 
-def test_nothing_is_left(headrace_broker) -> None:
+def test_a_new_test_begins_without_topics(headrace_broker) -> None:
     assert headrace_broker.topics() == []

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headrace.streams.clock import ManualClock
+from headrace.embedded.clock import ManualClock
 from headrace.testing.kinesis import AwsError, FakeDynamoDB
 from tests.unit.testing.kinesis.asking import ask
 

@@ -1,0 +1,1 @@
+"""A running worker: its event loop polls records, runs handlers, commits, and releases partitions."""

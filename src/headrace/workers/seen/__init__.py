@@ -1,1 +1,0 @@
-"""Where a worker keeps the keys of `dedupe=` that it has handled."""
