@@ -1,4 +1,4 @@
-"""Where an embedded broker keeps a topic's records: chosen by name, kept in the metadata, obeyed when reopened."""
+"""A topic names the storage of its records. The name is in the metadata, and a reopened broker obeys it."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ class Revocation:
         self._drain_until_s = drain_until_s
         self._commit_timeout_s = commit_timeout_s
         self._commit_until_s: float | None = None
-        """The end of the repetition of the commit, in seconds. None before the first commit, and if it is not repeated."""
+        """The end of the repetition of the commit, in seconds. None before the first commit, or without repetition."""
         self._error: HeadraceError | None = None
         """The error of the last commit."""
         self._phase = _Phase.DRAIN

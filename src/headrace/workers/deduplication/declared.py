@@ -45,8 +45,8 @@ class SeenTopic:
             _NOT_IN_NAMES.search(self.topic) or not 0 < len(self.topic) <= MAX_TOPIC_CHARACTERS
         ):
             raise ConfigError(
-                f"SeenTopic({self.topic!r}): this is not a valid topic name. Use up to {MAX_TOPIC_CHARACTERS} of a-z, A-Z, "
-                "0-9, '.', '_' and '-'"
+                f"SeenTopic({self.topic!r}): this is not a valid topic name. Use up to {MAX_TOPIC_CHARACTERS} of a-z, "
+                "A-Z, 0-9, '.', '_' and '-'"
             )
 
     def name_for(self, group: str, worker: str) -> str:

@@ -103,17 +103,7 @@ class Worker:
             handovers=self._handovers,
             job_ended=self._job_ended,
         )
-        self._poller = poller_type(
-            settings,
-            self._core,
-            self._source,
-            outlet,
-            counters=counters,
-            handovers=self._handovers,
-            perform=self._perform,
-            start_jobs=self._start,
-            commit=self._commit,
-        )
+        self._poller = self._new_poller(poller_type)
         self._timer: asyncio.TimerHandle | None = None
         """Calls `_start` when the next record is due; None if no record waits for a time."""
         self._closed = False
@@ -156,6 +146,19 @@ class Worker:
             self.settings.origins(),
             max_buffered=self.settings.max_buffered,
             waiting_calls=waiting_calls,
+        )
+
+    def _new_poller(self, poller_type: type[Poller]) -> Poller:
+        return poller_type(
+            self.settings,
+            self._core,
+            self._source,
+            self._outlet,
+            counters=self._counters,
+            handovers=self._handovers,
+            perform=self._perform,
+            start_jobs=self._start,
+            commit=self._commit,
         )
 
     # Start and end

@@ -257,7 +257,7 @@ class _Stub:
         raise self._fails.pop()
 
     async def begin_transaction(self) -> None:
-        raise TransportError("nobody answers")
+        raise TransportError("no broker answers")
 
     async def abort_transaction(self, *_: Any) -> None: ...
 
@@ -326,7 +326,7 @@ def test_a_refusal_of_an_earlier_attempt_does_not_stop_a_worker_later() -> None:
     for _ in range(2):
         transactor._postpone(kept, "invoices", ApiError.for_code(ErrorCode.INVALID_TOPIC_EXCEPTION))
     assert isinstance(transactor._hopeless, WorkerFailedError)
-    with pytest.raises(TransportError, match="nobody answers"):
+    with pytest.raises(TransportError, match="no broker answers"):
         asyncio.run(transactor.commit({ORDERS: 1}))
 
 

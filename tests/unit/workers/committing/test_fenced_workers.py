@@ -136,7 +136,7 @@ def test_two_workers_of_one_app_with_one_transactional_id_are_refused_at_once() 
 def test_results_that_a_revocation_could_not_commit_are_written_once_by_the_next_owner(
     protocol: str, lose: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """(1) Nobody confirms the last commit, (2) the partition goes, (3) its next owner waits for how that ended."""
+    """(1) The last commit gets no response. (2) The partition is revoked. (3) The next owner waits for the outcome."""
     monkeypatch.setattr(core, "LAST_ABORT_MS", 100)
     options: dict[str, Any] = {"group_protocol": protocol, "transaction_timeout_ms": 1_000}
     if protocol == "classic":
@@ -152,7 +152,7 @@ def test_results_that_a_revocation_could_not_commit_are_written_once_by_the_next
                 broker.wait_until(lambda: lost.hits)
                 assert older._thread is not None
                 older._thread.join(20)
-                broker.advance(30_000)  # the coordinator aborts what nobody ends
+                broker.advance(30_000)  # the coordinator aborts the open transaction
                 wanted = [b"%d" % number for number in range(4)]
                 await_invoices(broker, *wanted)
                 newer.wait_idle()

@@ -1,4 +1,4 @@
-"""Which records are new, while others with their keys are being handled."""
+"""Deduplication decides which records are new while other records with their keys are being handled."""
 
 from __future__ import annotations
 

@@ -405,7 +405,9 @@ def test_a_partition_assigned_again_has_the_keys_of_other_members(
         await mine.prepare()
         assert not await mine.known(place, ["a"])
         await others.keep([HandledKey(place, 7, "a")])
-        assert not await mine.known(place, ["a"]), "the partition is this one's: nobody else writes"
+        assert not await mine.known(place, ["a"]), (
+            "no other member writes keys of an owned partition"
+        )
         mine.forget([place])
         assert set(await mine.known(place, ["a", "b"])) == {"a"}
         for each in (mine, others, outlet):

@@ -1,4 +1,4 @@
-"""Whatever a program gives to a worker may raise or hang: no partition stands still, and no record goes unnamed.
+"""Objects of the program raise or hang: other partitions continue, and messages name each failed record.
 
 `Faulty` is every object that a program can give: the handler, `dedupe=`, `seen=`, a serde, `key=`, a hook. Each raises
 at one place, exceptions of every kind, those included whose text cannot be read.
@@ -432,7 +432,7 @@ def test_a_handler_that_runs_for_long_is_logged(
 
     async def in_loop(value: str) -> None:
         async with asyncio.timeout(WAIT_S):
-            while not told():  # noqa: ASYNC110 - a log wakes nobody
+            while not told():  # noqa: ASYNC110 - a log line wakes no task
                 await asyncio.sleep(0.01)
 
     def in_thread(value: str) -> None:

@@ -338,8 +338,8 @@ FOUND_OUT: dict[str, Callable[[Any], Any]] = {
     "context manager behind a function": lambda _value: around(),
     "async context manager behind a function": lambda _value: around_async(),
     "decorator without its arguments": forgot_arguments,
-    "partial that nobody calls": lambda value: functools.partial(plain, value),
-    "method that nobody calls": lambda value: value.upper,
+    "partial that is not called": lambda value: functools.partial(plain, value),
+    "method that is not called": lambda value: value.upper,
 }
 
 

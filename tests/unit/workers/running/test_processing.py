@@ -218,7 +218,7 @@ def test_a_slow_write_of_a_dead_letter_is_logged(
 
     async def told(*_: object, **__: object) -> None:
         async with asyncio.timeout(5):
-            while not caplog.messages:  # noqa: ASYNC110 - a log wakes nobody
+            while not caplog.messages:  # noqa: ASYNC110 - a log line wakes no task
                 await asyncio.sleep(0)
 
     async def written(*_: object, **__: object) -> None: ...

@@ -57,23 +57,21 @@ def test_all_errors_are_reported_and_nothing_is_handled(broker: Broker, tmp_path
     with fake_aws() as aws:
         app = App(broker, group="g")
         app.worker("orders", name="well")(handled.append)
-        app.worker(quick(aws, "nowhere"), name="stream", dead_letter="kinesis://nobody", retry=1)(
+        app.worker(quick(aws, "nowhere"), name="stream", dead_letter="kinesis://missing", retry=1)(
             handled.append
         )
         seen = headrace.SeenFile(tmp_path / "text")
         app.worker("orders", name="keys", group="keys", dedupe=bytes, seen=seen)(handled.append)
-        app.worker("or/ders", name="named", group="named", dead_letter="dead/letters")(
-            handled.append
-        )
+        app.worker("or/ders", name="named", group="named", dead_letter="dlq/orders")(handled.append)
         app.worker("orders", name="late", group="late", max_poll_records=-1)(handled.append)
         found = problems_of(app)
     text = "\n".join(map(str, found))
     for words in (
         "stream nowhere",
-        "stream nobody",
+        "stream missing",
         "is no file for seen=",
         "the worker 'named' cannot read 'or/ders': this is not a valid topic name",
-        "the worker 'named' cannot write to 'dead/letters': this is not a valid topic name",
+        "the worker 'named' cannot write to 'dlq/orders': this is not a valid topic name",
         "'max.poll.records' must not be negative",
     ):
         assert words in text, text
@@ -217,6 +215,9 @@ def guarded_app(broker: Broker, **options: Any) -> App:
     return app
 
 
+GRANT = "Grant the permission with headrace acl create"
+
+
 def test_missing_permissions_are_reported_with_the_command_that_grants_them(
     guarded: Broker,
 ) -> None:
@@ -224,10 +225,10 @@ def test_missing_permissions_are_reported_with_the_command_that_grants_them(
     allow(guarded, ResourceType.TOPIC, "invoices", Operation.READ)
     text = "\n".join(map(str, problems_of(guarded_app(guarded))))
     for words in (
-        "'bill' is not permitted to read the topic 'orders'. Grant the permission with headrace acl create --consumer",
-        "'bill' is not permitted to write to the topic 'invoices'. Grant the permission with headrace acl create --producer",
-        "'bill' is not permitted to write to the topic 'dlq.orders'. Grant the permission with headrace acl create --producer",
-        "'bill' is not permitted to join the group 'billing'. Grant the permission with headrace acl create --consumer --group",
+        f"'bill' is not permitted to read the topic 'orders'. {GRANT} --consumer",
+        f"'bill' is not permitted to write to the topic 'invoices'. {GRANT} --producer",
+        f"'bill' is not permitted to write to the topic 'dlq.orders'. {GRANT} --producer",
+        f"'bill' is not permitted to join the group 'billing'. {GRANT} --consumer --group",
     ):
         assert words in text, text
 

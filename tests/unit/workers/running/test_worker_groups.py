@@ -250,13 +250,13 @@ def test_lost_partitions_are_forgotten_and_overlapping_handlers_are_counted(
             with headrace.Admin(broker) as admin:
                 [member] = admin.members("g")
                 admin.remove_member("g", member.member_id)
-            # The same process gets its partitions again, and the record, which nobody has finished.
+            # The same process gets its partitions again, and the record, which is not finished.
             await until(lambda: begun["x"] == 2)
             assert app.counters["handle"].overlaps == (kind == "thread")
             gate.set()
             release.set()
             await until(lambda: app.counters["handle"].handled == 1)
-            # The thread that nobody waits for may come to its end a moment later.
+            # The abandoned thread may end a moment later.
             await until(lambda: len(ended) == 1 + (kind == "thread"))
 
     asyncio.run(main())
