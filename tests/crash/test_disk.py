@@ -168,7 +168,7 @@ def record(tmp_path: Path, program: str) -> tuple[Path, list[Event]]:
     return data, list(read_events(recording))
 
 
-def test_a_replayed_recording_is_what_the_program_left_behind(tmp_path: Path) -> None:
+def test_a_replayed_recording_equals_the_files_of_the_program(tmp_path: Path) -> None:
     data, events = record(tmp_path, PROGRAM)
     disk = Disk(data, {})
     for each in events:

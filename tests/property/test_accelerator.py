@@ -129,7 +129,7 @@ def test_the_accelerator_and_python_agree_on_any_bytes(
 
 @given(st.lists(FIELDS, min_size=1, max_size=30), st.integers(0, 2**40))
 @settings(deadline=None)
-def test_records_with_their_place_are_those_without_it_and_the_place(
+def test_records_with_offset_and_partition_equal_those_without(
     kernels: Kernels, records: list, base_offset: int
 ) -> None:
     batch = build_batch(records)

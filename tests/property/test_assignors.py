@@ -76,7 +76,7 @@ def after(assignor: Assignor, members, assignment, generation: int):
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=60)
 @given(members=member_ids, topics=wishes, partition_counts=counts)
-def test_every_wanted_partition_is_given_to_one_who_wants_it(
+def test_every_subscribed_partition_is_assigned_to_a_subscriber(
     name: str, members, topics, partition_counts
 ) -> None:
     subscriptions = group(members, topics)

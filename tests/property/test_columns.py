@@ -129,7 +129,7 @@ def test_a_large_record_is_the_only_one_in_its_arrow_batch(kernels: Kernels) -> 
         assert [batch.num_rows for batch in batches] == [1, 1, 2, 1, 1]
 
 
-def test_a_time_beyond_what_spark_can_hold_is_an_error_unless_it_is_not_read(
+def test_a_time_out_of_range_for_spark_is_an_error_if_its_column_is_read(
     kernels: Kernels,
 ) -> None:
     payload = build_batch([(b"k", b"v", (), 5), (b"k", b"v", (), 2**62)])

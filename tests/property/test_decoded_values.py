@@ -113,7 +113,7 @@ def test_json_values_among_bad_ones(values: list[Any]) -> None:
         max_size=8,
     )
 )
-def test_avro_values_are_decoded_or_refused_whatever_the_bytes(values: list[Any]) -> None:
+def test_random_bytes_between_avro_values_are_decoded_or_refused(values: list[Any]) -> None:
     schema = fastavro.parse_schema(json.loads(PARSED))
 
     def encode(value: Any) -> bytes:

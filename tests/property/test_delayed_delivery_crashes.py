@@ -318,7 +318,7 @@ def live(seed: int) -> Harness:
     return world
 
 
-def test_each_delayed_record_comes_once_when_it_is_due_whatever_power_cuts_do() -> None:
+def test_each_scheduled_record_is_delivered_once_when_due_despite_power_cuts() -> None:
     released = 0
     for seed in range(SEEDS):
         try:

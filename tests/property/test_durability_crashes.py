@@ -145,7 +145,7 @@ def test_every_durability_preset_loses_exactly_what_it_documents() -> None:
     assert 0 < lost["window"] < lost["loose"], "the cut is harsh enough to show the difference"
 
 
-def test_the_end_of_the_process_takes_nothing_whatever_the_preset() -> None:
+def test_a_killed_process_loses_no_record_with_any_preset() -> None:
     for seed in range(20):
         run = act(random.Random(seed))
         run.harness.crash()

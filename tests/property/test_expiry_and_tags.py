@@ -223,7 +223,7 @@ class Model:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_readers_find_what_is_alive_and_wanted(seed: int) -> None:
+def test_readers_find_unexpired_records_with_their_tags(seed: int) -> None:
     chance = random.Random(seed)
     model = Model(chance)
     ways = [model.produce] * 8 + [model.end_transaction] * 2 + [model.pass_time] * 3

@@ -240,7 +240,9 @@ USER_RECORDS = st.lists(
 
 @given(USER_RECORDS)
 @settings(max_examples=40)
-def test_protobuf_reads_what_was_aggregated(records: list[tuple[str, str | None, bytes]]) -> None:
+def test_protobuf_reads_our_aggregated_records(
+    records: list[tuple[str, str | None, bytes]],
+) -> None:
     whole = Aggregate(8_000)
     taken = [record for record in records if whole.add(*record)]
     data = whole.encode()
@@ -263,7 +265,7 @@ def test_protobuf_reads_what_was_aggregated(records: list[tuple[str, str | None,
 
 @given(USER_RECORDS)
 @settings(max_examples=40)
-def test_readers_take_apart_what_was_aggregated(
+def test_readers_split_aggregated_records(
     records: list[tuple[str, str | None, bytes]],
 ) -> None:
     whole = Aggregate(8_000)

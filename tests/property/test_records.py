@@ -30,7 +30,7 @@ BOUNDARIES = [0, 1, 62, 63, 64, 2030, 2040, 2047, 2048, 8170, 8191, 8192, 20_000
 
 @given(st.lists(FIELDS, min_size=1, max_size=40), st.sampled_from(Compression))
 @settings(deadline=None)
-def test_kafka_python_reads_what_we_write(records: list, compression: Compression) -> None:
+def test_kafka_python_reads_our_batches(records: list, compression: Compression) -> None:
     batch = build_batch(records, compression=compression)
     theirs = MemoryRecords(batch).next_batch()
     assert theirs.validate_crc()

@@ -376,7 +376,7 @@ def _record(name: TopicPartition, offset: int, now_ms: int) -> ConsumerRecord:
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 10**9), st.sampled_from(DELIVERIES))
-def test_offsets_pauses_and_revocations_are_right_whatever_happens(
+def test_offsets_pauses_and_revocations_are_right_in_random_runs(
     seed: int, delivery: Delivery
 ) -> None:
     driver = Driver(seed, delivery)

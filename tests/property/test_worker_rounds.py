@@ -192,7 +192,7 @@ EXACTLY_ONCE_FAULTS: dict[str, tuple[int, str, Any]] = {
 # The first seed is one that finds the fault soon.
 @pytest.mark.slow  # not in `make check`
 @pytest.mark.parametrize("fault", EXACTLY_ONCE_FAULTS)
-def test_the_rounds_find_what_is_not_exactly_once(fault: str) -> None:
+def test_the_rounds_find_broken_exactly_once_delivery(fault: str) -> None:
     first, told, how = EXACTLY_ONCE_FAULTS[fault]
     with how:
         found = first_failure(range(first, first + 30), ExactlyOnceRound)

@@ -244,7 +244,8 @@ class OsFileSystem:
     def remove_tree(self, path: str) -> None:
         """Remove a directory with everything in it. Does nothing if there is none.
 
-        A symbolic link to a directory is removed, and the directory that it leads to stays.
+        For a symbolic link to a directory, the content of that directory and the link are removed. The empty directory
+        stays.
         """
         directory = self._resolve(path)
         if directory == self._root:

@@ -57,7 +57,7 @@ def test_list_is_sorted_and_stops_at_the_prefix(store: MetadataStore):
     assert len(store.list("")) == 5
 
 
-def test_list_takes_wildcards_literally(store: MetadataStore):
+def test_list_treats_wildcards_as_literal_characters(store: MetadataStore):
     store.commit([], [Put("a_b", b""), Put("axb", b""), Put("a%b", b"")])
     assert [e.key for e in store.list("a_")] == ["a_b"]
     assert [e.key for e in store.list("a%")] == ["a%b"]
@@ -373,7 +373,7 @@ def test_an_unknown_commit_is_void_when_its_check_has_become_false():
     assert store.get("a") is None
 
 
-def test_a_lost_session_takes_ephemeral_entries_with_it_and_nothing_else():
+def test_a_lost_session_deletes_only_ephemeral_entries():
     store, seen = FaultyMetadataStore(), Seen()
     store.commit([], [Put("live", b"", ephemeral=True), Put("stays", b"")])
     store.watch("", seen)
@@ -432,7 +432,7 @@ def test_ephemeral_entries_and_watches_end_with_the_session(sessions):
 
 
 @pytest.mark.parametrize(("first", "second"), [(True, False), (False, True)])
-def test_the_last_put_says_whether_an_entry_is_ephemeral(sessions, first, second):
+def test_the_last_put_determines_whether_an_entry_is_ephemeral(sessions, first, second):
     store = sessions()
     store.commit([], [Put("a", b"1", ephemeral=first)])
     store.commit([], [Put("a", b"2", ephemeral=second)])

@@ -57,7 +57,7 @@ def test_the_error_names_the_damage(body: bytes, message: str) -> None:
         decode_batch(header, batch, 0)
 
 
-def test_a_record_of_any_kind_is_made_with_its_place() -> None:
+def test_records_of_any_named_tuple_are_made_with_their_offset_and_partition() -> None:
     batch = build_batch([(b"k", b"v", [("h", None)], 1000), (None, None, (), 999)], base_offset=7)
     header = BatchHeader.parse(batch)
     first, second = decode_batch(header, batch, 0)
@@ -190,7 +190,7 @@ def test_the_accelerator_is_used_only_if_its_version_fits(
     )
 
 
-def test_the_bytes_of_a_batch_stay_as_they_are_while_they_are_looked_at() -> None:
+def test_a_batch_cannot_grow_while_its_bytes_are_in_use() -> None:
     writer = built_kernels().RecordWriter(1 << 20, encode_headers)
     assert bytes(writer.join()) == b""
     assert writer.append(b"k", b"v" * 2000)

@@ -73,7 +73,7 @@ def test_a_record_is_taken_whole_or_not_at_all() -> None:
         assert again.take() == into.take()
 
 
-def test_a_full_writer_goes_on_where_it_stopped() -> None:
+def test_a_full_column_writer_continues_at_the_record_where_it_stopped() -> None:
     into, offsets = writer(max_rows=7), b""
     place, left, why = 0, 50, 1
     while why:

@@ -20,7 +20,7 @@ from headrace.records.compression import Compression
 RECORDS = [(b"k", b"v", (), 1000), (None, None, (), 1500), (b"", b"", (), 900)]
 
 
-def test_the_header_says_what_was_built() -> None:
+def test_the_header_of_a_built_batch_has_its_properties() -> None:
     batch = build_batch(
         RECORDS,
         compression=Compression.LZ4,

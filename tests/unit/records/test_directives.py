@@ -81,7 +81,7 @@ def test_only_whole_tags_in_headers_of_that_name_count() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_search_for_many_tags_finds_what_searches_for_each_find(seed: int) -> None:
+def test_a_search_for_many_tags_equals_the_union_of_searches_for_each(seed: int) -> None:
     choice = random.Random(seed)
     names = [choice.randbytes(choice.choice([1, 2, 63, 64, 255])).hex()[:255] for _ in range(12)]
     traps = [b"\x18headrace.tag", b"\x18headrace.tag" + b"\xff" * 9, b"headrace.tag", b""]

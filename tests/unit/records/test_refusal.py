@@ -106,7 +106,7 @@ def some_records(choice: random.Random):
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_walks_find_what_decoding_finds(seed: int) -> None:
+def test_walks_over_raw_records_equal_decoding(seed: int) -> None:
     choice = random.Random(seed)
     batch = build_batch(some_records(choice))
     header = BatchHeader.parse(batch)

@@ -327,7 +327,7 @@ def test_a_second_process_cannot_lock_the_directory(disk: OsFileSystem, tmp_path
     other.unlock()
 
 
-def test_a_link_to_a_directory_is_removed_with_what_is_in_the_directory(tmp_path: Path) -> None:
+def test_removing_a_linked_directory_removes_its_content_and_the_link(tmp_path: Path) -> None:
     disk = OsFileSystem(tmp_path / "data")
     elsewhere = tmp_path / "elsewhere"
     (elsewhere / "deeper").mkdir(parents=True)

@@ -106,7 +106,7 @@ def test_with_everything_synced_the_response_is_there_at_once():
     assert bench.put(1) == "put (1,)"
 
 
-def test_a_read_waits_for_what_was_appended_before_it(bench):
+def test_a_read_waits_until_earlier_appends_are_durable(bench):
     assert bench.read() == "[]"
     first = bench.put(1)
     read = bench.read()
@@ -117,7 +117,7 @@ def test_a_read_waits_for_what_was_appended_before_it(bench):
     assert parked(second)
 
 
-def test_an_error_response_waits_too_because_it_may_rest_on_what_can_be_lost(bench):
+def test_an_error_response_waits_until_earlier_appends_are_durable(bench):
     bench.put(1)
 
     def refuse() -> Result[str]:

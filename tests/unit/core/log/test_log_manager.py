@@ -89,7 +89,7 @@ def test_without_a_shutdown_logs_are_read() -> None:
     assert len(records_of(log_of(manager, A))) == 3
 
 
-def test_group_commit_collects_what_was_written_since() -> None:
+def test_a_group_commit_collects_the_logs_written_since_the_last_one() -> None:
     manager = start(MemoryFileSystem(), A, B)
     assert manager.start_sync() is None
     append(log_of(manager, A), batch_of())
@@ -131,7 +131,7 @@ def test_the_runner_of_tasks_syncs_a_recovery_before_the_load_returns() -> None:
         assert log_of(manager, B).log_end_offset == 2
 
 
-def test_after_a_crash_only_what_was_written_since_the_clean_shutdown_is_read() -> None:
+def test_after_a_crash_only_data_since_the_clean_shutdown_is_read() -> None:
     files = MemoryFileSystem()
     manager = start(files, A, B)
     for partition in (A, B):

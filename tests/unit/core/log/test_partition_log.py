@@ -90,7 +90,7 @@ def test_records_beyond_up_to_are_not_returned() -> None:
     assert [offsets(up_to) for up_to in range(9)] == [0, 0, 1, 1, 2, 2, 3, 3, 4]
 
 
-def test_a_group_commit_covers_what_was_there_when_it_began() -> None:
+def test_a_group_commit_covers_the_batches_appended_before_it_began() -> None:
     log = open_log(MemoryFileSystem())
     append(log, batch_of(2))
     task = log.start_sync()

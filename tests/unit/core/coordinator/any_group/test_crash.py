@@ -185,7 +185,7 @@ def test_5_killed_with_the_assignment_not_durable(harness):
 # --- what comes back ---
 
 
-def test_after_a_restart_a_stable_group_goes_on_without_a_rebalance(harness):
+def test_after_a_restart_a_stable_group_continues_without_a_rebalance(harness):
     harness.advance(SESSION_MS - 1)
     harness.restart()
     harness.take_records()
@@ -197,7 +197,7 @@ def test_after_a_restart_a_stable_group_goes_on_without_a_rebalance(harness):
     assert harness.group().members == {} or harness.group().state is not GroupState.STABLE
 
 
-def test_members_that_died_with_the_broker_expire_after_it_is_back(harness):
+def test_members_that_died_with_the_broker_expire_after_its_restart(harness):
     harness.restart()
     harness.advance(SESSION_MS)
     harness.sync()
@@ -205,7 +205,7 @@ def test_members_that_died_with_the_broker_expire_after_it_is_back(harness):
     assert harness.group().generation.number == 3
 
 
-def test_a_generation_that_waits_for_its_assignment_is_not_waited_for_for_ever(harness):
+def test_a_loaded_generation_without_an_assignment_times_out(harness):
     harness.join(harness.first, session_ms=1_000_000)
     harness.join(harness.second, session_ms=1_000_000)
     harness.sync()
@@ -214,7 +214,7 @@ def test_a_generation_that_waits_for_its_assignment_is_not_waited_for_for_ever(h
     assert harness.group().members == {}
 
 
-def test_acknowledged_commits_come_back_and_others_were_not_acknowledged(harness):
+def test_acknowledged_commits_survive_a_crash(harness):
     acknowledged = harness.commit({("t", 0): 5}, member=harness.first, generation=2)
     harness.sync()
     lost = harness.commit({("t", 0): 9}, member=harness.first, generation=2)

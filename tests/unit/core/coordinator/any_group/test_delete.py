@@ -120,7 +120,7 @@ def test_unknown_groups_and_others_are_answered_each_for_itself():
     ]
 
 
-def test_handed_out_ids_are_forgotten_with_the_group():
+def test_pending_member_ids_are_dropped_with_the_group():
     harness = GroupHarness()
     given = now(harness.join())
     assert given.error_code == ErrorCode.MEMBER_ID_REQUIRED
@@ -222,7 +222,7 @@ def test_an_unknown_group_is_an_error_of_the_whole():
     assert (response.error_code, response.topics) == (ErrorCode.GROUP_ID_NOT_FOUND, [])
 
 
-def test_the_last_offset_takes_a_group_without_generation_with_it():
+def test_a_group_without_generation_is_deleted_with_its_last_offset():
     harness = GroupHarness()
     now(harness.commit({("t", 0): 5}))
     now(delete_offsets(harness, ("t", 0)))

@@ -56,7 +56,7 @@ def test_lists_can_be_filtered_by_state_and_type(harness, states, types, names):
     assert set(listed(harness, states, types)) == names
 
 
-def test_a_list_waits_for_what_it_shows_to_be_durable():
+def test_a_list_waits_until_the_listed_states_are_durable():
     harness = GroupHarness(manual=True)
     harness.commit({("t", 0): 1})
     reply = harness.coordinator.list_groups([], [], harness.now_ms)

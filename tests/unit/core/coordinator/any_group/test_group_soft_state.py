@@ -62,7 +62,9 @@ def test_an_expression_is_resolved_again_for_the_next_member_that_has_it(world, 
     assert join(world, "b", "orders.*") == world.topics.partitions("orders")
 
 
-def test_a_new_topic_of_one_expression_is_given_though_another_member_asked_first(world):
+def test_a_new_topic_of_an_expression_is_assigned_although_another_member_sent_a_heartbeat_first(
+    world,
+):
     members = {name: join(world, name, f"{name}.*") for name in ("a", "b")}
     assert members == {"a": set(), "b": set()}
     world.topics.create("b1", 2)
@@ -85,7 +87,7 @@ def test_a_joining_member_drops_an_earlier_subscription(world):
     assert given(restarted) == world.topics.partitions("t")
 
 
-def test_a_topic_that_a_member_may_see_from_now_on_is_given_to_its_expression():
+def test_a_topic_that_becomes_visible_is_assigned_by_the_expression():
     harness = BrokerHarness(authorizer_class_name="headrace")
     harness.create_topic("orders")
     session = Session(listener="test", principal=Principal("alice"), client_host="127.0.0.1")

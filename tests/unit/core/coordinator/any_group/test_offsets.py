@@ -79,9 +79,7 @@ def test_a_member_commits():
         ("first", 1, "i", ErrorCode.UNKNOWN_MEMBER_ID),
     ],
 )
-def test_a_commit_that_is_not_the_present_generations_changes_nothing(
-    member, generation, instance, error
-):
+def test_a_commit_of_another_generation_changes_nothing(member, generation, instance, error):
     harness = GroupHarness()
     (first,) = harness.stable()
     name = first if member == "first" else member
@@ -140,7 +138,7 @@ def test_no_member_may_commit_before_the_assignment_has_arrived():
     assert harness.offsets() == {}
 
 
-def test_a_member_that_was_expelled_can_not_commit_any_more():
+def test_a_removed_member_cannot_commit():
     harness = GroupHarness()
     first, second = harness.stable(2)
     for _ in range(3):
@@ -194,7 +192,7 @@ def test_a_commit_that_cannot_be_written_did_not_happen(code, told):
 # --- fetch ---
 
 
-def test_a_fetch_shows_what_was_committed_and_minus_one_where_nothing_was():
+def test_a_fetch_returns_committed_offsets_and_minus_one_without_one():
     harness = GroupHarness()
     harness.commit_code({("t", 0): 5}, metadata="note", leader_epoch=3)
     (response,) = now(harness.fetch({"t": [1, 0], "u": [0]}))
@@ -240,7 +238,7 @@ def test_offsets_of_several_groups_come_in_the_order_asked():
     ] == [("g4", [4]), ("g0", [0]), ("g9", []), ("g2", [2])]
 
 
-def test_a_commit_is_answered_and_shown_only_when_it_cannot_be_lost():
+def test_a_commit_is_acknowledged_and_visible_only_when_it_is_durable():
     harness = GroupHarness(manual=True)
     commit = harness.commit({("t", 0): 5})
     fetch = harness.fetch()
@@ -261,7 +259,7 @@ def test_a_fetch_that_waits_too_long_fails_in_a_way_that_old_consumers_retry():
     assert now(fetch)[0].error_code == ErrorCode.NOT_COORDINATOR
 
 
-def test_while_loading_a_fetch_is_an_error_never_minus_one():
+def test_a_fetch_while_loading_is_an_error_and_never_minus_one():
     harness = GroupHarness()
     harness.commit_code({("t", 0): 5})
     harness.coordinator._shards.clear()
@@ -279,7 +277,7 @@ def test_without_the_internal_topic_there_is_no_coordinator():
 # --- expiry of offsets (KIP-211) ---
 
 
-def test_offsets_of_an_empty_group_expire_after_the_retention_from_when_it_became_empty():
+def test_the_retention_of_an_empty_groups_offsets_begins_when_it_becomes_empty():
     harness = GroupHarness(offsets_retention_minutes=7 * 24 * 60)
     (first,) = harness.stable(session_ms=1_800_000)
     harness.commit_code({("t", 0): 5, ("t", 1): 6}, member=first, generation=1)
@@ -400,5 +398,5 @@ def test_expired_offsets_are_removed_in_steps(monkeypatch):
     assert harness.offsets(groups[-1]) == {("t", 0): 2}
 
 
-def test_the_subscription_of_the_fixture_is_what_clients_send():
+def test_the_subscription_of_the_fixture_equals_that_of_clients():
     assert subscription("t")[:2] == b"\x00\x00"

@@ -50,7 +50,7 @@ def test_the_member_is_asked_to_stop_during_a_rebalance_too():
     assert response.headrace_stop
 
 
-def test_a_member_that_has_not_left_in_time_is_removed_by_force():
+def test_a_member_that_has_not_left_is_removed_at_the_deadline():
     harness = GroupHarness()
     first, second = harness.stable(2)
     harness.stop(second, timeout_ms=TIMEOUT_MS)
@@ -83,7 +83,7 @@ def test_a_member_that_waits_in_a_join_is_asked_to_stop_at_once():
     assert harness.stop(first, again=True).state == StopState.STOPPED
 
 
-def test_a_member_that_waits_in_a_join_is_removed_by_force_too():
+def test_a_member_that_waits_in_a_join_is_removed_at_the_deadline_too():
     harness = GroupHarness()
     first, second = harness.stable(2)
     harness.stop(first, timeout_ms=TIMEOUT_MS)
@@ -198,7 +198,7 @@ def test_a_member_of_a_consumer_group_is_asked_to_stop_and_leaves(consumers):
     assert len(one.owned) == 6
 
 
-def test_a_member_of_a_consumer_group_is_removed_by_force(consumers):
+def test_a_consumer_group_member_that_does_not_stop_is_removed_at_the_deadline(consumers):
     one, two = Consumer(consumers, "one", "t"), Consumer(consumers, "two", "t")
     settle(one, two)
     consumers.stop("two", timeout_ms=TIMEOUT_MS)

@@ -138,7 +138,7 @@ def test_b6_a_marker_of_an_older_epoch_does_not_end_a_later_transaction() -> Non
     assert stable(harness) == (0, -1)
 
 
-def test_b20_an_answer_shows_only_what_is_durable() -> None:
+def test_b20_a_response_contains_durable_offsets_only() -> None:
     harness = GroupHarness(manual=True)
     reply = txn_commit(harness, 9)
     assert parked(reply)

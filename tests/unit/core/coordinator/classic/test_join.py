@@ -74,7 +74,7 @@ def test_the_bounds_of_the_session_timeout_are_allowed(session_ms):
     )
 
 
-def test_a_new_member_is_given_an_id_and_joins_with_it():
+def test_a_new_member_receives_an_id_and_joins_with_the_id():
     harness = GroupHarness()
     assert now(harness.join()) == JoinGroupResponse(
         error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id(1)
@@ -125,7 +125,7 @@ def test_an_unused_member_id_does_not_keep_a_group_from_being_empty():
     assert now(harness.join(given)).generation_id == 3
 
 
-def test_the_number_of_ids_handed_out_is_bounded():
+def test_the_number_of_pending_member_ids_is_bounded():
     harness = GroupHarness(pending_members_max=3)
     given = [now(harness.join()).member_id for _ in range(5)]
     assert list(harness.group().pending) == given[2:]
@@ -221,7 +221,7 @@ def test_the_join_phase_waits_for_the_longest_rebalance_timeout():
     assert harness.group().state is GroupState.COMPLETING_REBALANCE
 
 
-def test_the_join_phase_waits_for_ids_that_were_handed_out():
+def test_the_join_phase_waits_for_pending_member_ids():
     harness = GroupHarness()
     (first,) = harness.stable()
     given = now(harness.join()).member_id
@@ -231,7 +231,7 @@ def test_the_join_phase_waits_for_ids_that_were_handed_out():
     assert now(reply).generation_id == 2
 
 
-def test_the_join_phase_goes_on_when_an_id_that_was_handed_out_expires():
+def test_the_join_phase_continues_when_a_pending_member_id_expires():
     harness = GroupHarness()
     (first,) = harness.stable(session_ms=1_000_000)
     now(harness.join())
@@ -404,7 +404,7 @@ def test_any_type_of_protocol_can_be_coordinated(protocol_type):
     assert response.assignment == b"work"
 
 
-def test_an_empty_group_takes_members_of_another_type():
+def test_an_empty_group_accepts_members_of_another_protocol_type():
     harness = GroupHarness()
     (first,) = harness.stable()
     now(harness.leave((first, None)))

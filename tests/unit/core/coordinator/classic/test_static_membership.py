@@ -45,7 +45,7 @@ def test_a_static_member_needs_no_second_request_to_join():
     assert harness.take_generation().members[0].instance_id == "a"
 
 
-def test_a_follower_that_restarted_takes_its_place_without_a_rebalance(harness):
+def test_a_restarted_static_follower_replaces_itself_without_a_rebalance(harness):
     before = harness.group().generation
     new = member_id(3, "b")
     assert now(harness.join(instance="b")) == JoinGroupResponse(
@@ -147,7 +147,7 @@ def test_a_static_member_that_restarts_before_the_assignment_rebalances(harness)
     assert harness.heartbeat(A, 3, instance="a") == ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_an_absent_static_member_keeps_its_place_until_its_session_ends(harness):
+def test_an_absent_static_member_keeps_its_assignment_until_its_session_expires(harness):
     reply = harness.join(A, instance="a")
     for _ in range(REBALANCE_MS // 5_000 + 1):
         if not parked(reply):
@@ -191,7 +191,7 @@ def test_a_static_member_keeps_its_assignment_after_a_restart_of_the_broker(harn
     assert harness.group().state is GroupState.STABLE
 
 
-def test_a_full_group_lets_a_static_member_take_its_place_again():
+def test_a_full_group_accepts_a_static_member_that_replaces_itself():
     harness = GroupHarness(group_max_size=1)
     now(harness.join(instance="a"))
     now(harness.sync_group(A, 1, {A: b""}, instance="a"))

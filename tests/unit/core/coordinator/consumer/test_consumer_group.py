@@ -102,7 +102,7 @@ def test_a_restart_moves_nothing(harness):
     assert [(member.epoch, member.owned) for member in members] == before
 
 
-def test_new_partitions_are_given_out_and_those_of_a_deleted_topic_taken_back(harness):
+def test_new_partitions_are_assigned_and_those_of_a_deleted_topic_are_revoked(harness):
     (member,) = settled(harness, "a")
     harness.topics.grow("t", 6)
     member.beat()
@@ -149,7 +149,7 @@ def test_a_group_has_at_most_group_max_size_members(harness):
     assert harness.join("b", "t").error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
-def test_a_regular_expression_follows_the_topics_and_sees_only_what_its_client_may(harness):
+def test_a_regular_expression_follows_the_topics_that_its_client_may_see(harness):
     first = harness.send(
         member_id="a",
         rebalance_timeout_ms=1_000,
@@ -210,7 +210,7 @@ def test_a_thousand_members_cost_a_handful_of_assignments(monkeypatch):
     assert len(computed) < 111, "nothing has changed"
 
 
-def test_an_assignment_interval_gathers_what_changes():
+def test_changes_within_an_assignment_interval_are_handled_together():
     harness = ConsumerGroupHarness(group_consumer_assignment_interval_ms=1000)
     harness.topics.create("t", 4)
     first, second = (Consumer(harness, name, "t") for name in "ab")
@@ -285,7 +285,7 @@ class Greedy:
         return {member: [(t, 0) for t in topics] for member in members}
 
 
-def test_a_users_assignor_that_gives_a_partition_twice_changes_nothing():
+def test_a_users_assignor_that_assigns_a_partition_twice_changes_nothing():
     harness = ConsumerGroupHarness(assignors={"greedy": Greedy()})
     harness.topics.create("t", 1)
     assert harness.join("a", "t").error_code == 0
@@ -330,7 +330,7 @@ def test_a_member_of_no_classic_protocol_is_stored_as_kafka_reads_it():
     assert decode_consumer_record(5, memoryview(key), left_out) == record
 
 
-def test_a_member_whose_expression_takes_long_comes_again_soon_and_is_given_its_topics_then(
+def test_a_member_receives_the_topics_of_a_slow_expression_with_its_next_heartbeat(
     harness,
 ):
     harness.topics.evaluating = True
@@ -343,7 +343,7 @@ def test_a_member_whose_expression_takes_long_comes_again_soon_and_is_given_its_
     assert given(told) == harness.topics.partitions("t")
 
 
-def test_while_an_expression_is_evaluated_anew_members_keep_what_they_have(harness):
+def test_members_keep_their_topics_while_an_expression_is_evaluated_again(harness):
     joined = harness.join("a", subscribed_topic_regex="t.*")
     assert given(joined) == harness.topics.partitions("t")
     harness.topics.create("t2", 1)

@@ -163,7 +163,7 @@ def test_a_classic_member_that_does_not_sync_is_removed(harness):
     assert list(harness.group().members) == ["a"]
 
 
-def test_a_group_stays_what_it_is_where_the_policy_says_so():
+def test_a_group_keeps_its_protocol_if_the_migration_policy_requires_that():
     harness = ConsumerGroupHarness(group_consumer_migration_policy="downgrade")
     harness.topics.create("t", 6)
     classic_group(harness, 1)

@@ -94,7 +94,7 @@ def test_new_members_are_refused_while_the_memory_of_all_groups_is_used_up():
     assert is_right(harness)
 
 
-def test_ids_that_were_handed_out_count_until_they_are_forgotten():
+def test_pending_member_ids_count_until_they_are_dropped():
     harness = GroupHarness(groups_max_bytes=20 * KIB)
     codes = [code(harness.join(group=f"g{number}")) for number in range(50)]
     assert set(codes) == {ErrorCode.MEMBER_ID_REQUIRED, ErrorCode.COORDINATOR_NOT_AVAILABLE}
@@ -129,7 +129,7 @@ def test_no_consumer_group_begins_while_the_memory_of_all_groups_is_used_up():
 # Offsets
 
 
-def test_offsets_beyond_what_all_may_hold_are_refused_and_those_that_are_there_move_on():
+def test_offsets_above_the_memory_limit_are_refused_and_stored_ones_can_advance():
     most = OFFSETS_GROUP_BYTES + 1 + 3 * OFFSET_BYTES
     harness = GroupHarness(offsets_max_bytes=most)
     assert harness.commit_code({("t", index): 1 for index in range(3)}) == ErrorCode.NONE

@@ -162,7 +162,7 @@ def test_b11_a_new_producer_aborts_and_fences_the_one_before() -> None:
     )
 
 
-def test_b10_a_transaction_that_takes_too_long_is_aborted() -> None:
+def test_b10_a_transaction_older_than_its_timeout_is_aborted() -> None:
     harness = TransactionHarness()
     producer = ongoing(harness)
     harness.advance(TIMEOUT_MS - 1)

@@ -100,7 +100,7 @@ def test_b9_a_delayed_batch_does_not_enter_a_later_transaction() -> None:
     assert harness.verify(late, A) is FENCED
 
 
-def test_b7_what_is_entered_counts_when_it_is_durable() -> None:
+def test_b7_a_partition_counts_when_its_record_is_durable() -> None:
     harness = TransactionHarness(manual=True)
     reply = harness.init()
     harness.sync()
@@ -154,7 +154,7 @@ def test_an_unload_ends_the_wait_for_the_previous_transaction() -> None:
     assert now(waiting) is ErrorCode.NOT_COORDINATOR
 
 
-def test_a_producer_may_abort_what_has_not_arrived() -> None:
+def test_a_producer_may_abort_a_transaction_without_partitions() -> None:
     harness = TransactionHarness()
     producer = harness.producer()
     assert harness.end_bumping(producer) is INVALID_STATE

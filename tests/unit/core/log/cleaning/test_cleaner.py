@@ -177,7 +177,7 @@ def test_an_error_of_the_disk_while_files_are_removed_ends_the_service() -> None
         harness.cleaner.finish(task, None, NOW_MS)
 
 
-def test_retention_between_removal_and_name_loses_nothing_of_what_stays() -> None:
+def test_retention_between_removal_and_rename_loses_no_retained_record() -> None:
     harness = Harness()
     first = harness.step_until_ready()
     harness.cleaner.finish(first, None, NOW_MS)
@@ -193,7 +193,7 @@ def test_retention_between_removal_and_name_loses_nothing_of_what_stays() -> Non
     assert latest(harness.log) == found
 
 
-def test_expired_records_are_removed_in_rounds_and_what_is_not_known_is_found_out() -> None:
+def test_rounds_remove_expired_records_and_read_segments_of_unknown_expiry() -> None:
     files, journal = CrashFileSystem(), RecordingJournal()
     manager = LogManager.open(files, cluster_id="c", node_id=1, journal=journal)
     cleaner = LogCleaner(manager, files, journal)

@@ -324,7 +324,7 @@ def test_young_records_wait_and_all_that_follow_them(files) -> None:
     assert later.end_offset == 3
 
 
-def test_old_records_are_compacted_whatever_the_share(files) -> None:
+def test_old_dirty_records_are_compacted_whatever_their_share(files) -> None:
     log = open_log(files, config(min_cleanable_dirty_ratio=0.9, max_compaction_lag_ms=1000))
     put(log, (b"a", b"v" * 500), timestamp=NOW_MS)
     roll(log)
@@ -337,7 +337,7 @@ def test_old_records_are_compacted_whatever_the_share(files) -> None:
     assert plan_compaction(log, 2, NOW_MS + DAY_MS) is None  # nothing dirty
 
 
-def test_a_compacted_log_takes_no_record_without_a_key(files, log) -> None:
+def test_a_compacted_log_refuses_records_without_a_key(files, log) -> None:
     for compression in Compression:
         batch = keyed((b"a", b"1"), (None, b"2"), compression=compression)
         with pytest.raises(ApiError) as caught:
@@ -354,7 +354,7 @@ def test_a_compacted_log_takes_no_record_without_a_key(files, log) -> None:
 # Rounds
 
 
-def test_a_dirty_part_with_too_many_keys_takes_several_rounds(files, log) -> None:
+def test_a_dirty_part_with_too_many_keys_needs_several_rounds(files, log) -> None:
     for _ in range(2):
         for start in range(0, 60, 6):
             put(log, *((b"%d" % key, b"v") for key in range(start, start + 6)))
@@ -417,7 +417,7 @@ def test_readers_in_the_middle_finish(files, tmp_path) -> None:
         assert offsets(log) == [2]
 
 
-def test_every_offset_can_be_asked_for_and_the_answer_goes_on_from_there(files) -> None:
+def test_a_read_can_begin_at_every_offset(files) -> None:
     log = open_log(files, config(segment_bytes=400))
     for number in range(60):
         put(log, (b"%d" % (number % 4), b"v"), (b"%d" % (number % 7), b"w"))

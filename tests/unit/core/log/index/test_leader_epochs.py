@@ -52,7 +52,7 @@ def test_truncation_removes_epochs_at_both_ends() -> None:
     assert cache.entries == []
 
 
-def test_the_checkpoint_says_how_far_it_speaks() -> None:
+def test_the_checkpoint_contains_the_offset_up_to_which_it_is_valid() -> None:
     content = LeaderEpochCache(ENTRIES).encode(END)
     cache, covered = LeaderEpochCache.decode(content)
     assert (cache.entries, covered) == (ENTRIES, END)

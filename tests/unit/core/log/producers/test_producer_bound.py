@@ -62,7 +62,7 @@ def test_batches_are_remembered_whole() -> None:
     assert state.repeated(1, 2, 30, 39) is None
 
 
-def test_invented_ids_push_out_no_producer_that_goes_on_writing() -> None:
+def test_invented_producer_ids_displace_no_active_producer() -> None:
     state = ProducerStates(64)
     for sequence in range(2):
         for producer_id in range(20):
@@ -73,7 +73,7 @@ def test_invented_ids_push_out_no_producer_that_goes_on_writing() -> None:
     assert state.get(10_999) is not None, "a new producer is remembered, too"
 
 
-def test_the_longest_idle_go_when_all_go_on_writing() -> None:
+def test_the_longest_idle_producers_are_dropped_when_all_keep_writing() -> None:
     state = ProducerStates(64)
     for sequence in range(2):
         for producer_id in range(64):

@@ -41,7 +41,7 @@ def test_cutting_a_torn_tail_keeps_the_snapshots_below_it() -> None:
     assert append(log, 9) == 9
 
 
-def test_snapshots_of_a_tail_that_is_gone_go_with_it() -> None:
+def test_snapshots_above_a_lost_tail_are_removed() -> None:
     files = MemoryFileSystem()
     log = open_log(files, CONFIG)
     for sequence in range(10):

@@ -148,7 +148,7 @@ def test_a_producer_with_an_open_transaction_is_not_forgotten() -> None:
     assert log.producer_count == 0
 
 
-def test_retention_takes_nothing_of_an_open_transaction() -> None:
+def test_retention_deletes_no_record_of_an_open_transaction() -> None:
     log = open_log(MemoryFileSystem(), LogConfig(retention_bytes=1))
     for number in range(4):
         if number == 2:
@@ -194,7 +194,7 @@ def long_abort(files: MemoryFileSystem) -> PartitionLog:
 
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("lost", ["", ".txnindex", ".snapshot", ".index", "damage"])
-def test_b13_what_was_aborted_over_three_segments_is_known_after_a_start(
+def test_b13_an_aborted_transaction_over_three_segments_is_known_after_a_start(
     *, clean: bool, lost: str
 ) -> None:
     files = MemoryFileSystem()
@@ -306,7 +306,9 @@ def compacted(files: MemoryFileSystem) -> PartitionLog:
     return log
 
 
-def test_b18_compaction_removes_what_was_aborted_and_keeps_what_it_would_have_replaced() -> None:
+def test_b18_compaction_removes_aborted_records_and_keeps_the_records_that_they_would_have_replaced() -> (
+    None
+):
     files = MemoryFileSystem()
     log = compacted(files)
     assert run_round(files, log) is not None

@@ -315,7 +315,7 @@ def test_a_batch_without_known_expiry_is_decompressed_once(
     assert looked == 5
 
 
-def test_a_log_leaves_their_share_to_those_that_follow_and_takes_what_others_have_left() -> None:
+def test_the_effort_of_a_read_is_divided_among_the_remaining_logs() -> None:
     log = open_log(MemoryFileSystem(), FILTERED)
     for _ in range(50):
         append(log, batch([None], tags=["a"]))

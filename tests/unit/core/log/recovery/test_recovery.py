@@ -77,7 +77,7 @@ def without_caches(files: MemoryFileSystem) -> MemoryFileSystem:
     return copy
 
 
-def test_only_what_lies_above_the_recovery_point_is_read() -> None:
+def test_a_recovery_reads_only_above_the_recovery_point() -> None:
     files = MemoryFileSystem()
     log = open_log(files, CONFIG)
     fill(log, 50)

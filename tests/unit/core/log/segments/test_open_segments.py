@@ -183,7 +183,7 @@ def test_the_default_bound_is_4096_open_segments() -> None:
 
 
 @pytest.mark.parametrize(("most", "limit"), [(16, 12), (384, 288), (8192, 4096)])
-def test_a_bound_of_descriptors_also_bounds_what_is_open_and_idle(most: int, limit: int) -> None:
+def test_a_bound_of_descriptors_also_bounds_idle_open_segments(most: int, limit: int) -> None:
     assert OpenSegments(most).limit == limit
 
 
