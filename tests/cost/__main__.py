@@ -1,6 +1,6 @@
-"""Drive a broker with expensive requests and say which cost more than their bound: `python -m tests.cost`.
+"""Send expensive requests to a broker, and report those that cost more than their bound: `python -m tests.cost`.
 
-The broker holds what it may hold, or little with `--short`. `--all` shows what is within the bound as well.
+The broker is filled up to its limits, or a little with `--short`. `--all` also shows the requests within their bound.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.cost", description=__doc__)
     parser.add_argument("--short", action="store_true", help="a small broker")
     parser.add_argument("--thorough", action="store_true", help="all versions, in all ways")
-    parser.add_argument("--admin", action="store_true", help="as somebody who may do everything")
+    parser.add_argument("--admin", action="store_true", help="send requests as an administrator")
     parser.add_argument("--no-accel", action="store_true", help="without the accelerator")
     parser.add_argument("--api", action="append", help="one API; repeatable, and without scenarios")
     parser.add_argument("--scenario", action="append", help="one scenario; repeatable")
@@ -51,7 +51,7 @@ def _options() -> argparse.Namespace:
 
 
 def _run(broker: WatchedBroker, options: argparse.Namespace) -> int:
-    """Send everything, show what is over its bound, and return how much that is."""
+    """Send everything, print the requests above their bound, and return their number."""
     began = time.monotonic()
     world = Contents(broker, SHORT if options.short else LONG)
     values = world.make()
@@ -89,7 +89,7 @@ def _measured(world: Contents, values: Values, options: argparse.Namespace) -> I
 
 
 def shown(name: str, size: int, cost: Cost, *, bad: bool) -> str:
-    """Return a line about a request; one that is over its bound begins with `!!`."""
+    """Return a line about a request. `!!` marks a request above its bound."""
     gc = f" (garbage {cost.garbage_ms:.0f})" if cost.garbage_ms > LOOP_MS / 10 else ""
     return (
         f"{'!!' if bad else '  '} {name}: {size} bytes -> loop {cost.loop_ms:.0f} ms{gc}, "

@@ -1,4 +1,4 @@
-"""Small batches that inflate, or claim: one record of megabytes, millions of records, and members without end."""
+"""Small batches that inflate, or claim too much: one record of megabytes, millions of records, headers without end."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from crc32c import crc32c
 from headrace.records.compression import Compression, compress
 
 PAD_SHARE: Final = 900
-"""A byte that cannot be compressed for so many that can: readers refuse what inflates to more than 1,000 times."""
+"""The number of compressible bytes for each incompressible one: readers refuse batches that inflate to more than 1,000
+times."""
 
 
 def bombs(records: int, inflated: int, topic: str) -> Iterator[tuple[str, Callable[[int], bytes]]]:
-    """Yield bombs by name, each as a function that makes it of a time in ms.
+    """Yield bombs by name, each as a function that makes the bomb for a time in milliseconds.
 
     Args:
-        records: How many records those of many records claim, and have.
-        inflated: What those of one record inflate to, in bytes.
-        topic: The topic they are for; its name says which directives matter there.
+        records: The number of records that batches of many records claim and have.
+        inflated: The size to which batches of one record inflate, in bytes.
+        topic: The topic of the batches. Its name determines which record headers matter.
     """
     headers = b"\0"
     if topic.endswith("delay"):
@@ -65,7 +66,7 @@ def _many(codec: Compression, count: int, headers: bytes) -> bytes:
 
 
 def batch(codec: int, body: bytes, count: int, timestamp_ms: int) -> bytes:
-    """Return a batch with a body of any kind, which claims a number of records."""
+    """Return a batch with any body, which claims a number of records."""
     identity = (timestamp_ms, timestamp_ms, -1, -1, -1)
     after = struct.pack(">hiqqqhii", codec, count - 1, *identity, count) + body
     whole = struct.pack(">ibI", 0, 2, crc32c(after)) + after
@@ -73,7 +74,7 @@ def batch(codec: int, body: bytes, count: int, timestamp_ms: int) -> bytes:
 
 
 def record(key: bytes, value: bytes, delta: int, headers: bytes = b"\0") -> bytes:
-    """Return one record, its length first."""
+    """Return one record with its length in front."""
     content = b"".join(
         [b"\0\0", _varint(delta), _varint(len(key)), key, _varint(len(value)), value, headers]
     )

@@ -19,12 +19,12 @@ MIB: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The most that one request of an API may cost.
+    """The greatest cost that one request of an API may have.
 
     Attributes:
-        loop_ms: The longest step of the event loop.
-        memory_mb: By how much the process's memory may rise meanwhile, in MiB.
-        answer_bytes: The size of the answer: 16 MiB, and one group.
+        loop_ms: The longest step of the event loop, in milliseconds of CPU time.
+        memory_mb: The greatest rise of the process's memory, in MiB.
+        answer_bytes: The size of the response: 16 MiB, and one group.
     """
 
     loop_ms: float = LOOP_MS
@@ -33,13 +33,13 @@ class Bound:
 
 
 SCENARIO: Final = Bound(answer_bytes=64 * MIB)
-"""The bound for a scenario: a scenario may contain a fetch, or many requests that are answered in turn."""
+"""The bound for a scenario, which may contain a fetch, or many requests that are handled in turn."""
 _SMALL: Final = Bound(memory_mb=16.0, answer_bytes=64 << 10)
-"""A request that names one thing: its answer has no lists of the client's making."""
+"""The bound of a request that names one thing: its response has no lists whose length the client chooses."""
 _LISTS: Final = Bound()
 
 BOUNDS: Final[dict[ApiKey, Bound]] = {
-    ApiKey.PRODUCE: Bound(memory_mb=256.0),  # a request of 100 MiB is in memory while it comes
+    ApiKey.PRODUCE: Bound(memory_mb=256.0),  # a request of 100 MiB is in memory while it arrives
     ApiKey.FETCH: Bound(answer_bytes=57 * MIB),  # from files: 55 MiB, and one batch
     ApiKey.LIST_OFFSETS: _LISTS,
     ApiKey.METADATA: _LISTS,
@@ -115,4 +115,4 @@ WHAT_BOUNDS: Final[dict[Kind, str]] = {
     Kind.RECORDS: "bombs: the records of a batch, and what it inflates to",
     Kind.NUMBER: "repeat: the elements of a request",
 }
-"""Ways in which a value can be expensive (of `requests.py` and the scenarios), and the bound for each."""
+"""The ways in which a value can be expensive (of `requests.py` and the scenarios), and the bound of each."""

@@ -1,4 +1,4 @@
-"""A broker process that is watched, and what one request costs it: loop time, memory, and the size of the answer."""
+"""A measured broker process, and the cost of a request: loop time, memory, and the size of the response."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Cost(NamedTuple):
     loop_ms: float
     """The longest step of the event loop, in CPU time."""
     garbage_ms: float
-    """The longest collection of garbage; it is part of a step, or of another thread."""
+    """The longest garbage collection, in milliseconds. It is a part of a step, or of another thread."""
     steps: int
     total_ms: float
     memory_mb: float
@@ -49,7 +49,7 @@ class Cost(NamedTuple):
 
 
 class Connection:
-    """A client's connection: bytes out, frames in."""
+    """A client's connection: it sends bytes and receives frames."""
 
     def __init__(self, address: str, timeout_s: float = 60.0) -> None:
         host, _, port = address.rpartition(":")
@@ -57,7 +57,7 @@ class Connection:
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def receive(self) -> bytes:
-        """Return the next frame without its length; ConnectionError when the broker has closed."""
+        """Return the next frame without its length. Raise ConnectionError when the broker has closed the connection."""
         size: int = struct.unpack(">i", self._receive(4))[0]
         return self._receive(size)
 
@@ -77,7 +77,7 @@ class Connection:
         return decoded(self.receive(), type(request), version)
 
     def log_in(self, user: str, password: str) -> None:
-        """Log in by SASL PLAIN."""
+        """Authenticate by SASL PLAIN."""
         assert self.call(SaslHandshakeRequest(mechanism="PLAIN"), 1).error_code == 0
         token = f"\0{user}\0{password}".encode()
         answer = self.call(SaslAuthenticateRequest(auth_bytes=token), 2)
@@ -94,22 +94,24 @@ class Connection:
 
 
 def decoded(frame: bytes, request: type[Message], version: int) -> Any:
-    """Return the response that a frame is."""
+    """Decode the response in a frame."""
     cls = response_class(request.API_KEY)
     assert cls is not None
     return decode_response(memoryview(frame), cls, version)[1]
 
 
 def framed(request: Message, version: int, client_id: str | None = "cost") -> bytes:
-    """Return a request as it travels."""
+    """Encode a request with its length."""
     header = RequestHeader(request.API_KEY, version, 1, client_id)
     payloads = encode_request(header, request)
     return b"".join(payload for payload in payloads if not isinstance(payload, FileRange))
 
 
 class WatchedBroker:
-    """`headrace serve` with an authorizer: clients of the first listener are administrators, clients of the second log
-    in."""
+    """`headrace serve` with an authorizer.
+
+    Administrators use the first listener, and users authenticate on the second.
+    """
 
     def __init__(self, directory: Path, settings: Mapping[str, str], *, accel: bool = True) -> None:
         self._directory = directory
@@ -132,7 +134,7 @@ class WatchedBroker:
         self.admin = self.user = ""
 
     def start(self) -> None:
-        """Start, and wait for the ready line."""
+        """Start the process, and wait for the ready line."""
         self._directory.mkdir(parents=True, exist_ok=True)
         measured = self._directory / "measured"
         measured.write_bytes(bytes(8 * SLOTS))
@@ -201,7 +203,7 @@ class WatchedBroker:
         self._log.close()
 
     def connection(self, *, as_admin: bool = False) -> Connection:
-        """Return a new connection: the administrator's, or the authenticated one of the user with few permissions."""
+        """Return a new connection: the administrator's, or that of the user with few permissions."""
         if as_admin:
             return Connection(self.admin)
         connection = Connection(self.user)
@@ -218,13 +220,13 @@ class WatchedBroker:
         answers: int | None = None,
         wait_s: float = 60.0,
     ) -> Cost:
-        """Send frames in one write, wait for as many answers, and return what that cost.
+        """Send frames in one write, wait for as many responses, and return the cost.
 
         Args:
-            frames: Whole requests.
-            connection: Where to send them.
-            answers: For how many answers to wait; None for one for each frame.
-            wait_s: How long to wait for an answer before the outcome is "waits".
+            frames: Complete requests.
+            connection: The connection.
+            answers: The number of responses to wait for; None for one for each frame.
+            wait_s: How long to wait for a response before the outcome is "waits", in seconds.
         """
         base = self._reset()
         received, outcome = 0, "answered"
@@ -251,13 +253,13 @@ class WatchedBroker:
         return self._cost(base, len(answer), "answered"), decoded(answer, request, version)
 
     def settle(self) -> None:
-        """Return when the step of everything that was sent before has ended."""
+        """Return when the event loop has ended the step of everything sent before."""
         request = ApiVersionsRequest(client_software_name="cost", client_software_version="1")
         for _ in range(2):
             self._control.call(request, 3)
 
     def _reset(self) -> float:
-        with contextlib.suppress(OSError):  # Linux: the peak begins anew
+        with contextlib.suppress(OSError):  # Linux: reset the peak
             Path(f"/proc/{self._process.pid}/clear_refs").write_text("5")
         base = self._memory("VmRSS")
         self.settle()
@@ -287,7 +289,7 @@ class WatchedBroker:
 
     @property
     def resident_mb(self) -> float:
-        """The memory of the process at present, in MiB."""
+        """The present memory of the process, in MiB."""
         return self._memory("VmRSS")
 
 

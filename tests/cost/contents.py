@@ -1,4 +1,4 @@
-"""The data that a broker must hold so that requests are expensive, and the permissions of the user who makes them."""
+"""The data of a broker under test, which makes requests expensive, and the permissions of the user who sends them."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ NOW_MS: Final = int(time.time() * 1000)
 
 @dataclass(frozen=True)
 class Scale:
-    """How much the broker holds."""
+    """The amount of data that the broker holds."""
 
     partitions: int
     """Number of partitions of the topic `few`."""
     topics: int
-    """Further topics, with a partition each."""
+    """Number of further topics, with one partition each."""
     producers: int
     """Number of producers that have written to partition 0 of `few`."""
     groups: int
@@ -74,7 +74,7 @@ class Scale:
     connections: int
     """Number of connections that open at once, or one after the other."""
     created: int
-    """Topics that an administrator creates at once; a request may have 1,000."""
+    """Number of topics that an administrator creates at once. A request may have 1,000."""
     metadata_bytes: int = 300_000
     """Size of the metadata of each member of `few`, in bytes."""
 
@@ -129,7 +129,7 @@ SPECIAL: Final[dict[str, dict[str, str]]] = {
 }
 ATTEMPTS: Final = 50
 PASSING: Final = {14, 15, 16, 51}
-"""Temporary errors of coordinators: they load, or another request is in flight."""
+"""Temporary errors of coordinators: they are loading, or another request is in flight."""
 RIGHTS: Final = [
     (ResourceType.TOPIC, Operation.READ),
     (ResourceType.TOPIC, Operation.WRITE),
@@ -141,23 +141,23 @@ RIGHTS: Final = [
 
 
 class Contents:
-    """Fills a broker by way of its administrator's listener."""
+    """Fills a broker through its administrator's listener."""
 
     def __init__(self, broker: WatchedBroker, scale: Scale) -> None:
         self.broker = broker
         self.scale = scale
         self.planted: dict[str, list[str]] = {}
-        """The bombs that the broker has accepted, by topic; the n-th has the time NOW_MS and n seconds."""
+        """The bombs that the broker has accepted, by topic. The n-th has the time NOW_MS plus n seconds."""
         self.offsets: dict[str, list[int]] = {}
-        """The committed offset of each partition that groups have committed."""
+        """The committed offset of each partition with a committed offset."""
         self.planting: list[tuple[str, int, Cost]] = []
-        """The cost of planting each bomb, or of having it refused."""
+        """The cost of producing each bomb, accepted or refused."""
         self.unauthenticated_bytes = 512 << 10
         self._spare: Connection | None = None
         self.topic_ids: dict[str, bytes] = {}
 
     def make(self) -> Values:
-        """Fill the broker, and return what there is."""
+        """Fill the broker, and return its contents."""
         self._users()
         with Connection(self.broker.admin) as admin:
             self._topics(admin)
@@ -248,7 +248,7 @@ class Contents:
                 self.topic_ids[each.name] = bytes(each.topic_id)
 
     def _records(self, admin: Connection) -> None:
-        """A batch in every partition of the first topic, and one by each of many producers in its first."""
+        """Produce to every partition of the first topic, and with many producers to its first partition."""
         batch = build_batch([(b"k", b"v" * 100, (), NOW_MS)])
         admin.call(produce_request("few", dict.fromkeys(range(self.scale.partitions), batch)), 9)
         frames = []
@@ -349,7 +349,7 @@ class Contents:
             assert answer.error_code == 0, answer.error_message
 
     def _transactions(self, admin: Connection) -> None:
-        """Open ones, with records in as many partitions as there are."""
+        """Open transactions, with records in as many partitions as exist."""
         for number in range(20):
             name = f"few.{number}"
             made = begin(admin, name)
@@ -362,7 +362,7 @@ class Contents:
 
 
 def begin(connection: Connection, transactional_id: str) -> Any:
-    """Return the answer that makes somebody the producer of a transactional id."""
+    """Return the response that makes a client the producer of a transactional id."""
     request = InitProducerIdRequest(
         transactional_id=transactional_id,
         transaction_timeout_ms=600_000,

@@ -12,9 +12,9 @@ from tests.cost.requests import Case, Values, cases
 from tests.cost.shapes import request_schemas
 
 ATTEMPTS: Final = 3
-"""A step that takes too long is measured again: what else runs adds to a measurement, and takes nothing off."""
+"""The number of measurements of a slow step. Other processes can only make a measurement slower, never faster."""
 BEFORE_AUTHENTICATION: Final = {"SaslHandshakeRequest", "SaslAuthenticateRequest"}
-"""On a connection that has logged in they would change who is there."""
+"""The requests that would change the principal of an authenticated connection."""
 
 
 def drive(
@@ -25,13 +25,13 @@ def drive(
     as_admin: bool = False,
     thorough: bool = True,
 ) -> Iterator[tuple[Case, Cost]]:
-    """Yield each expensive request of some APIs, and its cost.
+    """Send each expensive request of some APIs, and yield it with its cost.
 
     Args:
         broker: The broker.
-        values: What it holds.
-        names: The requests' names.
-        as_admin: Send them as an administrator with all permissions, else as a user with few.
+        values: The names that exist at the broker.
+        names: The names of the requests.
+        as_admin: Whether to send them as an administrator with all permissions, or as a user with few.
         thorough: See `cases`.
     """
     sender = _Sender(broker, as_admin=as_admin)
@@ -49,7 +49,7 @@ def drive(
 
 
 class _Sender:
-    """A connection that is opened again when the broker has closed it."""
+    """A connection that is opened again after the broker has closed it."""
 
     def __init__(self, broker: WatchedBroker, *, as_admin: bool) -> None:
         self._broker = broker
@@ -81,7 +81,7 @@ def bound_of(name: str) -> Bound:
 
 
 def violations(cost: Cost, bound: Bound, *, slack: float = 1.0) -> list[str]:
-    """Return in which ways a cost is above its bound."""
+    """Return the respects in which a cost is above its bound."""
     found = []
     if cost.loop_ms > bound.loop_ms * slack:
         found.append(f"a step of {cost.loop_ms:.0f} ms")

@@ -411,7 +411,7 @@ NUMBERS: Final[dict[str, dict[str, Any]]] = {
     "ConsumerGroupDescribeRequest": {"include_authorized_operations": True},
     "DescribeTopicPartitionsRequest": {"response_partition_limit": 1 << 30},
 }
-"""Numbers and switches with which a request does the most; the others have the schema's default."""
+"""The numbers and switches with which a request does the most. Others have the schema's default."""
 
 WORDS: Final[dict[str, str]] = {
     "DescribeClientQuotasRequest.components.entity_type": "user",
@@ -427,4 +427,4 @@ WORDS: Final[dict[str, str]] = {
     "SaslHandshakeRequest.mechanism": "PLAIN",
     "ConsumerGroupHeartbeatRequest.subscribed_topic_regex": "few.*",
 }
-"""Texts that mean something to the broker, where it knows few."""
+"""Texts with a meaning for the broker, for fields where it knows few."""

@@ -1,4 +1,4 @@
-"""Expensive requests: for each list and each text of each request, in each way there is."""
+"""Expensive requests: one for each list and each text of each request, in each way that is possible."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from tests.cost.shapes import (
 from tools.message_schema import FieldSchema
 
 REQUEST_BYTES: Final = 1 << 20
-"""The largest request but Produce; a little is left for the header."""
+"""The size of the largest request except Produce, less some space for the header."""
 ROOM: Final = 200
 MOST_NAMES: Final = 10_000
-"""Elements of a list of the request itself that the broker takes."""
+"""The number of elements of a request's own list that the broker accepts."""
 ELEMENTS_LEFT: Final = 1_000
-"""Number of elements that a request has less than the broker takes, in all lists together."""
+"""The number of elements by which a request stays below the limit on all lists together."""
 
 
 class Values(NamedTuple):
@@ -52,9 +52,9 @@ def cases(name: str, values: Values, *, thorough: bool = True) -> Iterator[Case]
     """Yield the expensive requests of one API.
 
     Args:
-        name: The request's name.
-        values: What exists at the broker.
-        thorough: In all versions that differ, and in more ways; else what is worst as a rule.
+        name: The name of the request.
+        values: The names that exist at the broker.
+        thorough: Whether to use all different versions and more ways. Otherwise only what is usually worst.
     """
     tried: set[str] = set()
     for version in reversed(versions_of(name)):
@@ -73,7 +73,7 @@ def cases(name: str, values: Values, *, thorough: bool = True) -> Iterator[Case]
 
 
 class _Ways:
-    """The ways in which one version of a request can be expensive."""
+    """Yields the expensive requests of one version of an API."""
 
     def __init__(self, name: str, version: int, values: Values, *, thorough: bool) -> None:
         self.fields = {p: f for p, f in served_fields(name).items() if exists(name, p, version)}
@@ -102,7 +102,7 @@ class _Ways:
             yield self.filled(path, each)
 
     def alike(self, path: str) -> Iterator[Case]:
-        """Repeat a list's element, or nothing at all, as often as fits, and as often as the broker takes."""
+        """Repeat the element of a list, or an empty element, as often as the size and the broker allow."""
         ways = {
             "repeat": lambda count: _same(self._values, {path: count}),
             "empty": lambda count: _same(self._values, {path: count}, empty=frozenset({path})),
@@ -117,7 +117,7 @@ class _Ways:
                 yield self.case(f"{path}: {way} x {count}", repeated.frame(count))
 
     def different(self, path: str) -> Iterator[Case]:
-        """Name different things, which exist or do not, as often as the broker takes."""
+        """Fill a list with different names, existing or not, as many as the broker accepts."""
         for existing in (True, False):
             some = self.frame(_distinct(self._values, path, {path: 1000}, existing=existing))
             fits = 1000 * (REQUEST_BYTES - ROOM) // len(some) * 4 // 5
@@ -126,11 +126,14 @@ class _Ways:
             yield self.case(f"{path}: {'existing' if existing else 'unknown'} x {count}", frame)
 
     def _admitted(self, path: str) -> int:
-        """Return how many elements the broker takes; those of the request itself often have one of their own each."""
+        """Return how many elements the broker accepts.
+
+        Elements of the request itself often contain a list of their own.
+        """
         return self._most_elements if "." in path else min(MOST_NAMES, self._most_elements // 2)
 
     def filled(self, path: str, each: FieldSchema) -> Case:
-        """Make a text or bytes as long as fits."""
+        """Make a text or bytes as long as possible."""
         is_text = each.type == "string"
 
         def shape(length: int) -> Shape:
@@ -145,7 +148,7 @@ class _Ways:
         return self.case(f"{path}: fill", self.frame(shape(longest)))
 
     def nested(self) -> Iterator[Case]:
-        """Fill a list of lists: few outer elements with many inner ones, the same of both, many with few."""
+        """Fill a list of lists: few outer elements with many inner ones, equally many of both, and many with few."""
         for path, each in self.fields.items():
             outer = path.rpartition(".")[0]
             if not each.is_array or not outer or not self.fields[outer].is_array:
@@ -161,7 +164,7 @@ class _Ways:
                     yield self.case(f"{outer} x {count} of {path} x {inner}", frame)
 
     def tagged(self, most: int) -> Iterator[Case]:
-        """Add tagged fields that nobody knows, as many as fit, to the message and to its header."""
+        """Add unknown tagged fields, as many as possible, to the message and to its header."""
         if not self._is_flexible:
             return
         frame, body = self._valid()
@@ -172,7 +175,7 @@ class _Ways:
         yield self.case("tags of the header", _lengthened(rest))
 
     def claims(self) -> Iterator[Case]:
-        """Claim more: a count or a length at any place, and zeros behind it as far as they fit."""
+        """Claim more than the request has: a count or a length at any place, with zeros behind it."""
         frame, body = self._valid()
         zeros = bytes(REQUEST_BYTES - len(frame) - ROOM)
         claim = b"\xff\xff\x1f" if self._is_flexible else b"\x00\x03\x00\x00"
@@ -181,19 +184,19 @@ class _Ways:
             yield self.case(f"claim at {position - body}", _lengthened(claimed))
 
     def _valid(self) -> tuple[bytes, int]:
-        """Return a valid request without its length, and where its header ends."""
+        """Return a valid request without its length, and the end of its header."""
         request = make(self._name, self._version, _same(self._values))
         frame = framed(request, self._version)[4:]
         return frame, len(frame) - sum(len(part) for part in request.encode(self._version))
 
 
 def tagged_frames(name: str, version: int, values: Values, most: int) -> Iterator[Case]:
-    """Yield a request with tagged fields that nobody knows, of a size."""
+    """Yield a request of a given size with unknown tagged fields."""
     yield from _Ways(name, version, values, thorough=False).tagged(most)
 
 
 def _same(values: Values, counts: dict[str, int] | None = None, **more: Any) -> Shape:
-    """Every value is the one that has the most to it."""
+    """Fill every field with the largest object of its kind."""
     return Shape(counts or {}, lambda kind, path, number: _first(values, kind), **more)
 
 
@@ -203,7 +206,7 @@ def _first(values: Values, kind: Kind) -> Any:
 
 
 def _distinct(values: Values, path: str, counts: dict[str, int], *, existing: bool) -> Shape:
-    """The elements of a list name different things, which exist or do not."""
+    """Fill lists with different names, which exist or do not."""
 
     def value(kind: Kind, at: str, number: int) -> Any:
         if at != path and not at.startswith(f"{path}."):
@@ -232,7 +235,7 @@ def _unknown(kind: Kind, number: int) -> Any:
 
 @dataclass(frozen=True)
 class Repeated:
-    """A request with a list of equal elements, of which any number can be made without encoding each of them."""
+    """A request with a list of equal elements. Any number of elements can be encoded without encoding each."""
 
     head: bytes
     element: bytes
@@ -241,7 +244,7 @@ class Repeated:
 
     @classmethod
     def of(cls, name: str, version: int, shape: Callable[[int], Shape]) -> Repeated:
-        """Find the list by encoding 200 and 201 elements: the count is where they begin to differ."""
+        """Find the list by encoding 200 and 201 elements: the encodings differ first at the count."""
         _, schema, _ = request_schemas()[name]
         is_compact = version >= schema.first_flexible
         less, more = (frame_of(name, version, shape(n))[4:] for n in (200, 201))
@@ -253,11 +256,11 @@ class Repeated:
         return cls(less[:count_at], element, less[begin + 200 * size :], is_compact)
 
     def fits(self, most: int) -> int:
-        """Return how many elements a request of so many bytes can have."""
+        """Return how many elements fit into a request of a number of bytes."""
         return (most - len(self.head) - len(self.tail) - 8) // len(self.element)
 
     def frame(self, count: int) -> bytes:
-        """Return the request with so many elements."""
+        """Return the request with a number of elements."""
         encoded = bytearray()
         if self.is_compact:
             write_varint(encoded, count + 1)
@@ -267,7 +270,7 @@ class Repeated:
 
 
 def _empty_tags(room: int) -> bytes:
-    """Return a section of tagged fields without content, with distinct tags."""
+    """Return a section of distinct, empty tagged fields."""
     return _tags_of(room // 4096 * 1024)
 
 

@@ -1,7 +1,7 @@
-"""Expensive requests that no schema suggests: bombs that are looked into, much asked for at once, many connections.
+"""Expensive requests that the schemas do not suggest: compressed bombs, many requests at once, many connections.
 
-Each scenario yields what it did and what that cost. They come in the order in which they stand here, the ones that
-leave something behind last.
+Each scenario yields what it did and the cost. The scenarios run in the order of this module. Those that leave data
+behind are last.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ from tests.cost.requests import Values, tagged_frames
 from tests.cost.shapes import request_schemas
 
 Found = Iterator[tuple[str, int, Cost]]
-"""The scenario's name, the bytes that were sent, and the cost."""
+"""The scenario's name, the number of bytes sent, and the cost."""
 PIPELINED_BYTES: Final = 2_000_000
-"""Bytes that the sockets hold while the client does not read the answers."""
+"""The bytes that the sockets buffer while the client does not read the responses."""
 TAGS: Final = b"\1" + b"".join(b"\1" + bytes([65 + number]) for number in range(64))
 
 
@@ -83,12 +83,12 @@ def one(
 
 
 def bombs_are_produced(world: Contents, values: Values) -> Found:
-    """Return the cost of planting each bomb."""
+    """Yield the cost of producing each bomb."""
     yield from world.planting
 
 
 def bombs_are_searched(world: Contents, values: Values) -> Found:
-    """ListOffsets by time, which looks into the batch that it finds."""
+    """Send ListOffsets by time, which decompresses the batch that it finds."""
     for topic in SPECIAL:
         for number, name in enumerate(world.planted.get(topic, [])):
             time_ms = NOW_MS + 1000 * number
@@ -106,7 +106,7 @@ def bombs_are_searched(world: Contents, values: Values) -> Found:
 
 
 def bombs_are_fetched(world: Contents, values: Values) -> Found:
-    """Fetch, with a filter and without, each batch."""
+    """Fetch each batch, with and without a filter."""
     for topic in SPECIAL:
         for offset in world.offsets.get(topic, []):
             for tags in (b"", TAGS):
@@ -119,7 +119,7 @@ def bombs_are_fetched(world: Contents, values: Values) -> Found:
 
 
 def much_is_asked(world: Contents, values: Values) -> Found:
-    """One request for all there is."""
+    """Send one request for all objects of a kind."""
     every = list(range(world.scale.partitions))
     few = len(every)
     batch = build_batch([(b"k", b"v", (), NOW_MS)])
@@ -170,7 +170,7 @@ def much_is_asked(world: Contents, values: Values) -> Found:
 
 
 def _much_produced(every: list[int], batch: bytes | None, count: int) -> ProduceRequest:
-    """Return a Produce that names each partition again and again."""
+    """Return a Produce that names each partition many times."""
     request = produce_request("few", dict.fromkeys(every, batch))
     parts = request.topic_data[0].partition_data
     request.topic_data[0].partition_data = (parts * (1 + count // len(parts)))[:count]
@@ -178,7 +178,7 @@ def _much_produced(every: list[int], batch: bytes | None, count: int) -> Produce
 
 
 def expressions(world: Contents, values: Values) -> Found:
-    """A regular expression as long as it may be, over the names of all topics."""
+    """Send the longest regular expression, over the names of all topics."""
     patterns = {
         "alternatives": "|".join(f"few.{i}x*" for i in range(90)),
         "repetitions": "(a?){40}" * 2 + ".*x",
@@ -197,7 +197,7 @@ def expressions(world: Contents, values: Values) -> Found:
 
 
 def tags_of_heartbeats(world: Contents, values: Values) -> Found:
-    """Tagged fields that nobody knows, before anybody has logged in."""
+    """Send unknown tagged fields before authentication."""
     for name in ("ApiVersionsRequest", "SaslHandshakeRequest", "SaslAuthenticateRequest"):
         _, _, versions = request_schemas()[name]
         for case in tagged_frames(name, versions[-1], values, world.unauthenticated_bytes):
@@ -207,7 +207,7 @@ def tags_of_heartbeats(world: Contents, values: Values) -> Found:
 
 
 def strangers(world: Contents, values: Values) -> Found:
-    """Send the requests that a client can send before it logs in."""
+    """Send the requests that are allowed before authentication."""
     content = b"a" * (world.unauthenticated_bytes - 100)
     for mechanism in ("PLAIN", "SCRAM-SHA-256"):
         frames = [
@@ -228,8 +228,7 @@ def strangers(world: Contents, values: Values) -> Found:
 
 
 def pipelined(world: Contents, values: Values) -> Found:
-    """Send as many requests in one write as a connection may have in flight, and check that others are served in
-    between."""
+    """Send as many requests in one write as a connection may have in flight. Check that other clients are served."""
     every = list(range(world.scale.partitions))
     requests: list[tuple[str, Message, int]] = [
         ("Metadata of everything", _metadata(), 9),
@@ -251,7 +250,7 @@ def pipelined(world: Contents, values: Values) -> Found:
 
 
 def slow_reader(world: Contents, values: Values) -> Found:
-    """Answers that are not taken."""
+    """Do not read the responses of a connection."""
     request = framed(_metadata(), 9)
     with world.broker.connection() as connection:
         cost = world.broker.measure([request] * 256, connection, answers=1)
@@ -259,7 +258,7 @@ def slow_reader(world: Contents, values: Values) -> Found:
 
 
 def long_polls(world: Contents, values: Values) -> Found:
-    """Fetches that wait, on connections that close; then what wakes all that wait."""
+    """Send fetches that wait on connections that close, then complete all that wait."""
     broker = world.broker
     request = fetch({"few.0": [0]}, offset=0, max_wait_ms=300_000, min_bytes=1 << 30)
     frames = [framed(request, 11)] * 256
@@ -293,7 +292,7 @@ def long_polls(world: Contents, values: Values) -> Found:
 
 
 def churn(world: Contents, values: Values) -> Found:
-    """Connections that come and go at once."""
+    """Open and close many connections at once."""
     broker = world.broker
     before = broker.resident_mb
     with broker.connection(as_admin=True) as connection:
@@ -306,7 +305,7 @@ def churn(world: Contents, values: Values) -> Found:
 
 
 def joins_of_closed_connections(world: Contents, values: Values) -> Found:
-    """Members with much metadata, each of a new group, whose connections close."""
+    """Join with much metadata, each member in a new group, on connections that close."""
     broker = world.broker
     before = broker.resident_mb
     count = world.scale.connections
@@ -329,7 +328,7 @@ def joins_of_closed_connections(world: Contents, values: Values) -> Found:
 
 
 def invented_producers(world: Contents, values: Values) -> Found:
-    """Batches of producer ids that nobody was given."""
+    """Produce batches with producer ids that the broker never allocated."""
     broker = world.broker
     count = 10 * world.scale.producers
     before = broker.resident_mb
@@ -352,7 +351,7 @@ def invented_producers(world: Contents, values: Values) -> Found:
 
 
 def transactions(world: Contents, values: Values) -> Found:
-    """The end of a transaction that has every partition."""
+    """End a transaction in every partition."""
     every = range(world.scale.partitions)
     for committed in (True, False):
         with world.broker.connection() as connection:
@@ -381,7 +380,7 @@ def silence(world: Contents, values: Values) -> Found:
 
 
 def administrators(world: Contents, values: Values) -> Found:
-    """Much created and deleted at once."""
+    """Create and delete many topics at once."""
     count = world.scale.created
     topics = [
         CreatableTopic(name=f"made-{i}", num_partitions=1, replication_factor=1)
@@ -426,7 +425,7 @@ SCENARIOS: Final[tuple[Callable[[Contents, Values], Found], ...]] = (
 
 
 def idle(broker: WatchedBroker, seconds: float) -> Cost:
-    """Measure what happens while nothing is sent."""
+    """Measure the broker while no client sends requests."""
     with broker.connection(as_admin=True) as connection:
         return broker.measure([], connection, answers=1, wait_s=seconds)
 

@@ -1,4 +1,4 @@
-"""Requests of any shape, made from the schemas: how many elements lists have, and what is in them."""
+"""Requests of any shape, made from the schemas: the lengths of their lists, and the values of their fields."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from tools.message_schema import FieldSchema, MessageSchema, StructSchema
 
 @dataclass
 class Shape:
-    """How a request is filled: how many elements lists have, and what is in them."""
+    """The shape of a request: the lengths of its lists, and the values of its fields."""
 
     counts: dict[str, int] = field(default_factory=dict)
-    """Elements of a list, by the list's path; other lists have one."""
+    """The number of elements of a list, by the list's path. Other lists have one element."""
     value: Callable[[Kind, str, int], Any] = lambda kind, path, number: None
-    """The value of a field by its kind, its path, and the number of its element."""
+    """Returns the value of a field for its kind, its path, and the number of its element."""
     empty: frozenset[str] = frozenset()
-    """Lists whose elements have nothing but defaults."""
+    """The lists whose elements have only default values."""
 
 
 @cache
 def request_schemas() -> dict[str, tuple[str, MessageSchema, range]]:
-    """Return every request that the broker answers: its module, its schema, and the versions that are served."""
+    """Return every request that the broker serves: its module, its schema, and the served versions."""
     by_key = {s.api_key: (m, s) for m, s in schemas().values() if s.kind == "request"}
     found = {}
     for api in APIS:
@@ -40,7 +40,7 @@ def request_schemas() -> dict[str, tuple[str, MessageSchema, range]]:
 
 
 def walk(struct: StructSchema, prefix: str = "") -> Iterator[tuple[str, FieldSchema]]:
-    """Yield every field of a structure, and of those in it, with its path."""
+    """Yield every field of a structure and of its inner structures, with its path."""
     for each in struct.fields:
         path = f"{prefix}{each.name}"
         yield path, each
@@ -49,7 +49,7 @@ def walk(struct: StructSchema, prefix: str = "") -> Iterator[tuple[str, FieldSch
 
 
 def needs_row(each: FieldSchema) -> bool:
-    """Return whether a field's size is the client's choice, or names something."""
+    """Return whether the client chooses a field's size, or the field names something."""
     return (
         each.is_array
         or each.struct is not None
@@ -58,7 +58,7 @@ def needs_row(each: FieldSchema) -> bool:
 
 
 def served_fields(name: str) -> dict[str, FieldSchema]:
-    """Return the fields of a request that a version which the broker serves has."""
+    """Return the fields of a request that exist in a served version."""
     _, schema, versions = request_schemas()[name]
     return {
         path: each
@@ -115,12 +115,12 @@ def make(name: str, version: int, shape: Shape) -> Message:
 
 
 def frame_of(name: str, version: int, shape: Shape) -> bytes:
-    """Return a request of a shape as it travels."""
+    """Return the encoded request of a shape."""
     return framed(make(name, version, shape), version)
 
 
 class _Maker:
-    """Makes one request of a shape."""
+    """Builds one request of a shape."""
 
     def __init__(self, name: str, version: int, shape: Shape) -> None:
         module, self.schema, _ = request_schemas()[name]
@@ -130,7 +130,7 @@ class _Maker:
         self.shape = shape
 
     def structure(self, struct: StructSchema, prefix: str = "", number: int = 0) -> Any:
-        """Return a structure; fields without a value of their own have the schema's default."""
+        """Return a structure. Fields without a value of their own have the schema's default."""
         values = {
             each.name: self.field(each, f"{prefix}{each.name}", number)
             for each in struct.fields
@@ -151,7 +151,7 @@ class _Maker:
         return self.structure(each.struct, f"{path}.")
 
     def elements(self, each: FieldSchema, path: str) -> list[Any]:
-        """Return a list; elements that are the same are one object."""
+        """Return a list. Equal elements are one object."""
         count = self.shape.counts.get(path, 1)
         if each.struct is None:
             return [self.value(each, path, i) for i in range(count)]

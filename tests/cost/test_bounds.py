@@ -1,4 +1,4 @@
-"""Every API and every field that a client can make large has a bound, and something that tries to go beyond it."""
+"""Every API has a bound, and every field that a client can make large has a request that tests it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_every_field_that_can_be_large_is_classified(name):
 
 
 def _is_size(name: str, path: str) -> bool:
-    """Rows of numbers are for what they name; they need none."""
+    """Return whether a field needs its row. Rows for numbers are optional."""
     found = served_fields(name).get(path)
     return found is None or needs_row(found)
 

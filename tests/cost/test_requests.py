@@ -1,6 +1,7 @@
-"""No request costs more than its bound: every API, filled in every way, at a broker that has much to answer with.
+"""No request costs more than its bound: every API, filled in every way, at a broker with much data.
 
-The short form of `python -m tests.cost --thorough`, which `make fuzz` runs at a broker of the documented limits.
+This is the short form of `python -m tests.cost --thorough`, which `make fuzz` runs at a broker with the documented
+limits.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tests.cost.shapes import request_schemas
 pytestmark = pytest.mark.slow  # not in `make check`
 
 SLACK = 2.0
-"""Machines of continuous integration are slower than the one that the bound is for, and busy."""
+"""The factor on the bounds: machines of continuous integration are busy, and slower than the machine of the bounds."""
 NAMES = sorted(request_schemas())
 
 

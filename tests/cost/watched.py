@@ -1,8 +1,8 @@
 """Run a module in a process whose event loop measures itself: `python watched.py FILE -m MODULE ARGUMENTS`.
 
-A step is what the event loop does between two questions to the operating system (`select`): while it lasts, no other
-client is served. The steps are measured in CPU time of the loop's thread, so that other processes on the machine do
-not count. What was found is in FILE, which another process may read, and may set to zero, at any time.
+A step is the work of the event loop between two calls of the system's `select`. No other client is served during a
+step. The steps are measured in CPU time of the loop's thread, so that other processes on the machine do not count. The
+results are in FILE, which another process may read and set to zero at any time.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from time import thread_time_ns
 from typing import Any, Final
 
 SLOTS: Final = 8
-"""Numbers of 64 bits in the file: the longest step in ns, the number of steps, all steps in ns, the longest
-collection of garbage in ns, and unused ones."""
+"""The 64-bit numbers in the file: the longest step in ns, the number of steps, all steps in ns, the longest garbage
+collection in ns, and unused ones."""
 LONGEST, STEPS, TOTAL, GARBAGE = range(4)
 
 ADDRESS_SPACE: Final = 4 << 30
@@ -33,7 +33,7 @@ _began_ns = 0
 
 
 class _Selector(selectors.DefaultSelector):
-    """The system's selector; measures the time from the end of one `select` to the beginning of the next."""
+    """The system's selector, which measures the time from the end of one `select` to the start of the next."""
 
     _woke_ns = 0
 
@@ -62,13 +62,13 @@ def _collected(phase: str, info: dict[str, int]) -> None:
 
 
 def main() -> None:
-    """Take the own arguments away, and run the module."""
+    """Remove the own arguments, and run the module."""
     global _numbers  # noqa: PLW0603 - there is one event loop
     path, flag, module, *arguments = sys.argv[1:]
     assert flag == "-m", "usage: watched.py FILE -m MODULE ARGUMENTS"
-    with open(path, "r+b") as file:  # noqa: PTH123 - before anything is imported
+    with open(path, "r+b") as file:  # noqa: PTH123 - before any import
         _numbers = memoryview(mmap.mmap(file.fileno(), 8 * SLOTS)).cast("q")
-    selectors.DefaultSelector = _Selector  # type: ignore[misc]  # asyncio's loop makes one of these
+    selectors.DefaultSelector = _Selector  # type: ignore[misc]  # asyncio's loop makes an instance
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
     gc.callbacks.append(_collected)
     sys.argv = [module, *arguments]

@@ -1,7 +1,6 @@
-"""Fuzz for a time: `python -m tests.fuzz`. FUZZ_SECONDS (300) is shared by the targets.
+"""Fuzz for a time: `python -m tests.fuzz`. The targets share FUZZ_SECONDS (300).
 
-`--seed` is where the seeds begin (a random place), `--replay TARGET:SEED` repeats one case, `--target` takes one
-target.
+`--seed` is the first seed (random by default). `--replay TARGET:SEED` repeats one case. `--target` selects one target.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ _SHOWN = 3
 
 
 def fuzz(target: str, first: int, seconds: float) -> tuple[int, int]:
-    """Run cases of one target for a time; return how many, and how many failed."""
+    """Run cases of one target for a time. Return their number, and the number of failures."""
     end, seed, failed = time.monotonic() + seconds, first, 0
     while time.monotonic() < end and failed < _SHOWN:
         try:
             run_case(target, seed)
-        except Exception:  # noqa: BLE001 - whatever a case raises is what is looked for
+        except Exception:  # noqa: BLE001 - any exception of a case is a finding
             failed += 1
             traceback.print_exc()
             print(

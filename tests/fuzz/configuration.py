@@ -1,4 +1,4 @@
-"""Fuzz targets of what administrators write: configuration files, rules in values, and access control entries."""
+"""Fuzz targets for the input of administrators: configuration files, rules in values, and access control entries."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _configure(text: str) -> None:
     try:
         resolved = resolve_references(settings, lambda _: None, environment)
     except ConfigError as error:
-        assert SECRET not in str(error)  # noqa: PT017 - which texts are refused is not known
+        assert SECRET not in str(error)  # noqa: PT017 - it is not known which texts are refused
         return
     parse_broker_config(resolved)
 
@@ -85,8 +85,7 @@ READERS: Final[dict[str, tuple[str, Callable[[str], object]]]] = {
 
 
 def fuzz_configuration(chance: Random) -> None:
-    """Parse any configuration of an administrator: it is accepted, or refused as a ConfigError, within a bounded
-    time."""
+    """Parse any configuration. It is accepted, or refused with a ConfigError, within a bounded time."""
     text, read = READERS[chance.choice(sorted(READERS))]
     if chance.random() < 0.2:
         text += f"\n{chance.choice(sorted(BROKER_OPTIONS))}={text}"
@@ -103,7 +102,7 @@ TOML: Final = b'[a]\nb = "x"\n[[c]]\nd = [1, 2]\n[log.retention]\nms = -1\n'
 
 
 def fuzz_configuration_file(chance: Random) -> None:
-    """A file of any bytes, Java's or TOML, is read, or refused by its name."""
+    """Read a file of any bytes, properties or TOML. It is accepted, or refused with its name."""
     name, content = chance.choice([("server.properties", FILE.encode()), ("server.toml", TOML)])
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, name)
@@ -111,7 +110,7 @@ def fuzz_configuration_file(chance: Random) -> None:
         try:
             read_settings(path)
         except ConfigError as error:
-            assert str(path) in str(error)  # noqa: PT017 - which files are refused is not known
+            assert str(path) in str(error)  # noqa: PT017 - it is not known which files are refused
 
 
 def random_creation(chance: Random) -> AclCreation:
@@ -140,7 +139,7 @@ def random_filter(chance: Random) -> DeleteAclsFilter:
 
 
 def fuzz_access_control(chance: Random) -> None:
-    """Entries are stored or refused; those that are stored are found, and the same after a crash."""
+    """Create ACLs. Each is stored or refused. Stored ACLs are found, also after a crash."""
     harness = BrokerHarness(authorizer_class_name="headrace")
     for _ in range(4):
         request: Any = CreateAclsRequest(

@@ -1,10 +1,10 @@
-"""Damage to bytes, by a random generator that a seed repeats."""
+"""Damages bytes with a random generator whose seed repeats the damage."""
 
 from __future__ import annotations
 
 from random import Random
 
-# What a count or a length may be replaced with: int32, int16 and varints, huge, negative and off by one.
+# Replacements of a count or a length: int32, int16 and varints, huge, negative and off by one.
 HOSTILE = [
     b"\x7f\xff\xff\xff",
     b"\xff\xff\xff\xff",
@@ -30,7 +30,7 @@ HOSTILE = [
 
 
 def mutated(data: bytes, chance: Random, other: bytes = b"", *, most: int = 4) -> bytes:
-    """Return `data` with one to `most` pieces of damage; `other` lends bytes to some of them."""
+    """Return `data` with one to `most` damages. Some of them copy bytes of `other`."""
     result = bytearray(data)
     for _ in range(chance.randint(1, most)):
         _damage(result, chance, other)

@@ -1,4 +1,4 @@
-"""Damaged log directories: opening one ends, with a sound log or with an error that says why."""
+"""Damaged log directories: opening one ends with a valid log, or with an error that has the reason."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONFIG = LogConfig(segment_bytes=700, index_interval_bytes=100)
 
 
 def recover_from_damage(seed: int) -> None:
-    """Random damage anywhere: a clean prefix, or a StorageError; and always an end."""
+    """Damage any bytes. The log opens with a valid prefix, or with a StorageError, and opening always ends."""
     chance = random.Random(seed)
     files = MemoryFileSystem()
     log = open_log(files, CONFIG)
@@ -38,17 +38,17 @@ def recover_from_damage(seed: int) -> None:
             build_batch([(None, b"after", (), NOW_MS)]), leader_epoch=2**31 - 1, now_ms=NOW_MS
         )
     except StorageError as error:
-        # Everything was read again, so what is torn was cut. Offsets that run into the next segment are no torn
-        # write, and no reason to delete that segment.
+        # The recovery has read everything again, so it has cut an incomplete batch. Offsets that overlap the next
+        # segment are no incomplete write, and no reason to delete that segment.
         if not (clean or recovery_point or "overlaps" in str(error)):
             raise
         return
-    if clean:  # nothing is read again
+    if clean:  # the recovery reads nothing again
         return
     sound = {data[16:] for data in before.values()}
     for data in found:
-        # Base offset and leader epoch are outside the CRC; and what lies below the recovery point is not read again,
-        # so that there the reader is the one who finds the damage.
+        # Base offset and leader epoch are outside the CRC. And below the recovery point nothing is read again,
+        # so that only a reader finds the damage there.
         if BatchHeader.parse(data).base_offset >= recovery_point:
             assert data[16:] in sound
     end = log.log_end_offset
@@ -57,12 +57,12 @@ def recover_from_damage(seed: int) -> None:
 
 
 def _open_again(files: MemoryFileSystem, end: int, recovery_point: int) -> None:
-    """A second recovery finds nothing to repair."""
+    """Recover a second time, which finds nothing to repair."""
     try:
         log = open_log(files, CONFIG, clean=False, recovery_point=end)
     except StorageError:
-        # A segment that ended at the recovery point was not read again the first time. It has grown since, so now
-        # it is, and the damage to what was safely stored comes to light.
+        # The first recovery did not read a segment that ended at the recovery point. The segment has grown since.
+        # So the second recovery reads it, and finds the damage.
         if not recovery_point:
             raise
         return
@@ -79,7 +79,7 @@ def _batches(log: PartitionLog) -> list[bytes]:
             found.append(data[position : position + header.size])
             offset = header.next_offset
         if offset <= before:
-            # Only possible where nothing was read again after the damage: base offsets are outside the CRC.
+            # Only possible if nothing was read again after the damage: base offsets are outside the CRC.
             raise StorageError("the log does not go on")
     return found
 

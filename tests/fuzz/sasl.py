@@ -1,4 +1,4 @@
-"""SASL: damaged messages of every mechanism, at both sides of an exchange and at the broker."""
+"""SASL: damaged messages of every mechanism, on both sides of an exchange and in the broker."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _sides(chance: Random) -> tuple[SaslClient, SaslServer]:
 
 
 def fuzz_sasl(chance: Random) -> None:
-    """Check that either side fails with SaslError: only alice is authenticated, and only with her secret."""
+    """Check that either side fails with SaslError. Only alice is authenticated, and only with her secret."""
     client, server = _sides(chance)
     message: bytes | None = client.first()
     with contextlib.suppress(SaslError):
@@ -73,7 +73,7 @@ def _damaged(message: bytes, chance: Random) -> bytes:
 
 
 def fuzz_sasl_at_the_broker(chance: Random) -> None:
-    """Garbage in SaslHandshake and SaslAuthenticate is refused, and the session stays nobody's."""
+    """Send garbage in SaslHandshake and SaslAuthenticate. It is refused, and the session stays unauthenticated."""
     harness = BrokerHarness(sasl_enabled_mechanisms="PLAIN,SCRAM-SHA-256,SCRAM-SHA-512")
     session = Session(
         listener="SASL_PLAINTEXT", protocol=SecurityProtocol.SASL_PLAINTEXT, client_host="127.0.0.1"

@@ -1,7 +1,7 @@
-"""A fuzz target with structure: valid requests with hostile values, against a broker that holds a little of everything.
+"""A fuzz target with structure: valid requests with hostile values, at a broker with some data of every kind.
 
-Bytes that are damaged at random seldom get past the decoder. These requests do: names exist, ids belong to somebody,
-and the numbers are the ones at which something ends. Some are damaged besides.
+Bytes with random damage seldom pass the decoder. These requests do: the names exist, the ids are in use, and the
+numbers are limits. Some requests are damaged as well.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from tests.fuzz.mutation import mutated
 
 REQUESTS: Final = 8
 LONGEST_S: Final = 0.5
-"""Limit of CPU time for a request, in seconds: ten times the bound of the cost tests, because these requests are small
-and the machine may be busy."""
+"""The limit of CPU time for a request, in seconds: ten times the bound of the cost tests, because these requests are
+small and the machine may be busy."""
 MEMORY: Final = 32 << 20
 EXPECTED: Final = {"transaction_markers_refused"}
-"""Log events that are no bugs here: nothing was synced for a minute, or a topic was deleted."""
+"""The log events that are no bugs here: nothing was synced for a minute, or a topic was deleted."""
 TOPICS: Final = ("plain", "compact", "ttl", "delay", "filter")
 NAMES: Final = [
     "",
@@ -57,7 +57,7 @@ COUNTS: Final = [0, 1, 1, 1, 2, 3, 30, 300]
 
 
 class _Contents:
-    """A broker, and the names of what it holds."""
+    """A broker, and the names of its topics, groups and producers."""
 
     def __init__(self) -> None:
         self.harness = BrokerHarness(offsets_topic_num_partitions=1)
@@ -147,7 +147,7 @@ class _Contents:
 
 
 def hostile_shape(name: str, version: int, known: dict[Kind, list[Any]], chance: Random) -> Shape:
-    """Return a shape of a request whose values exist, or lie at the ends of what is allowed."""
+    """Return a shape of a request whose values exist, or are at the limits."""
     types = _types(name)
 
     def value(kind: Kind, path: str, number: int) -> Any:
@@ -163,7 +163,7 @@ def hostile_shape(name: str, version: int, known: dict[Kind, list[Any]], chance:
 
     counts = {path: chance.choice(COUNTS) for path in FIELDS[name]}
     deep = [path for path in counts if "." in path and counts[path] > 3]
-    for path in deep:  # a list in a list is long, or the list around it is
+    for path in deep:  # a list in a list is long, or the outer list is
         counts[path.rpartition(".")[0]] = chance.choice([1, 2])
     return Shape(counts, value)
 
@@ -184,7 +184,7 @@ def _number(type_name: str, known: list[Any], chance: Random) -> int | None:
 
 
 def fuzz_structure(chance: Random) -> None:
-    """Every request is answered, refused, or costs the client its connection, soon and in little memory."""
+    """Send every request. Each is answered or refused, or its connection is closed, soon and with little memory."""
     world = _Contents()
     measured = chance.random() < 0.1
     for _ in range(REQUESTS):
@@ -212,7 +212,7 @@ def _frame(name: str, version: int, world: _Contents, chance: Random) -> bytes |
         frame = framed(make(name, version, shape), version)[4:]
     except (
         ProtocolError
-    ):  # a text that is too long for this version, or a null that it does not have
+    ):  # a text that is too long for this version, or a null that it does not allow
         return None
     return mutated(frame, chance, frame) if chance.random() < 0.3 else frame
 

@@ -1,6 +1,6 @@
-"""The targets of the fuzzer: each makes a case from a seed and runs it. An exception is a bug.
+"""The targets of the fuzzer. Each makes a case from a seed and runs it. An exception is a bug.
 
-Cases are valid messages, batches and files that are damaged (`mutation.py`). The same seed always makes the same case.
+Cases are damaged messages, batches and files (`mutation.py`). A seed always makes the same case.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ OFFSETS_PARTITIONS = 1
 
 
 def assert_bounded(run: Callable[[], object], size: int) -> None:
-    """Check the peak of memory of a call: a MiB, and 64 bytes for each byte of input."""
+    """Check the peak of memory of a call: one MiB, and 64 bytes for each byte of input."""
     tracemalloc.start()
     try:
         kept = run()
@@ -91,7 +91,7 @@ def random_frame(chance: Random) -> bytes:
 
 
 def fuzz_requests(chance: Random) -> None:
-    """A frame is a request or is refused, and what was read can be written."""
+    """Decode a frame. It is a request or is refused, and the decoded request can be encoded."""
     data = mutated(random_frame(chance), chance, random_frame(chance))
     with contextlib.suppress(ProtocolError):
         header, request = decode_request(memoryview(data))
@@ -99,7 +99,7 @@ def fuzz_requests(chance: Random) -> None:
 
 
 def fuzz_messages(chance: Random) -> None:
-    """Fuzz every message, responses and stored records too, with a bound on memory."""
+    """Decode every message, including responses and stored records, with a limit on memory."""
     name, version = chance.choice(CASES)
     cls = message_class(name)
     data = mutated(joined(random_message(name, version, chance).encode(version)), chance)
@@ -118,7 +118,7 @@ def fuzz_messages(chance: Random) -> None:
 
 
 def fuzz_broker(chance: Random) -> None:
-    """Whatever can be decoded is answered, refused, or costs the client its connection."""
+    """Handle any request that can be decoded. It is answered or refused, or its connection is closed."""
     harness = BrokerHarness(offsets_topic_num_partitions=OFFSETS_PARTITIONS)
     harness.create_topic("a")
     harness.produce("a", b"x")
@@ -150,7 +150,7 @@ def _served() -> list[tuple[str, int]]:
 
 
 def _was_changed(harness: BrokerHarness) -> bool:
-    """Whether the requests of the case may have changed the topic: random ones seldom name it."""
+    """Return whether the requests of the case may have changed the topic. Random requests seldom name it."""
     topic = harness.broker.services.topics.get("a")
     return topic is None or harness.fetch("a", 0).log_start_offset > 0
 
@@ -202,7 +202,7 @@ def damaged_batch(chance: Random) -> bytes:
 
 
 def fuzz_batches(chance: Random) -> None:
-    """A batch is accepted or refused, read or corrupt; and it inflates to what the reader allows at most."""
+    """Append a batch. It is accepted or refused, valid or corrupt. It inflates to at most the limit of the reader."""
     data = damaged_batch(chance)
     with contextlib.suppress(ApiError):
         validate_batch(data, 1 << 20, chance.choice(list(TimestampType)))
@@ -226,7 +226,7 @@ def fuzz_batches(chance: Random) -> None:
 
 
 def fuzz_produce(chance: Random) -> None:
-    """A broker that accepts a batch returns it as it was, and after a crash it still does."""
+    """Append a batch. A broker that accepts the batch returns it unchanged, also after a crash."""
     harness = BrokerHarness()
     harness.create_topic("a", segment_bytes="1000")
     harness.produce("a", b"before")
@@ -235,7 +235,7 @@ def fuzz_produce(chance: Random) -> None:
         data = damaged_batch(chance)
         part = harness.call(produce_request("a", 0, data)).responses[0].partition_responses[0]
         if part.error_code == ErrorCode.NONE:
-            accepted.setdefault(part.base_offset, data)  # unless it repeats an idempotent one
+            accepted.setdefault(part.base_offset, data)  # unless it repeats an idempotent batch
     after = harness.produce("a", b"after")
     assert after.error_code == ErrorCode.NONE
     before_crash = _everything(harness, "a")
@@ -261,8 +261,10 @@ def _everything(harness: BrokerHarness, topic: str) -> list[bytes]:
 
 
 def fuzz_columns(chance: Random) -> None:
-    """Make Arrow columns of damaged batches: the result with the accelerator is that without, within bounds, or an
-    error."""
+    """Make Arrow columns of damaged batches.
+
+    The result is the same with and without the accelerator, within limits, or an error.
+    """
     fetched = b"".join(damaged_batch(chance) for _ in range(chance.choice([1, 1, 3])))
     start = chance.choice([0, 0, chance.randrange(120)])
     rest: dict[str, Any] = {
@@ -273,7 +275,7 @@ def fuzz_columns(chance: Random) -> None:
     }
     compiled = _built()
     if compiled is None or chance.random() < 0.2:
-        # What a batch may inflate to, and the Arrow batch that is being filled.
+        # The inflated batch, and the Arrow batch that is being filled.
         assert_bounded(
             lambda: walked(compiled, fetched, start, rest["end"]),
             len(fetched) + (RATIO_FLOOR >> 3),
@@ -293,7 +295,7 @@ def _built() -> Kernels | None:
 
 
 def fuzz_primitives(chance: Random) -> None:
-    """Counts and lengths are never believed: neither memory nor time follow them."""
+    """Decode primitives. Neither memory nor time depends on claimed counts and lengths."""
     unit = b"".join(chance.choice(HOSTILE) for _ in range(chance.randint(1, 3)))
     data = chance.choice(
         [
@@ -320,16 +322,16 @@ def fuzz_primitives(chance: Random) -> None:
     assert_bounded(decode, len(data))
 
 
-# 5: what lies in a data directory
+# 5: the files in a data directory
 
 
 def fuzz_recovery(chance: Random) -> None:
-    """A damaged log directory: see recovery.py."""
+    """Open a damaged log directory; see recovery.py."""
     recover_from_damage(chance.randrange(1 << 40))
 
 
 def fuzz_directory(chance: Random) -> None:
-    """Damage to any file of a broker: it starts or says why not, and answers without a bug."""
+    """Damage any file of a broker. The broker starts or has a reason not to, and answers without a bug."""
     files = MemoryFileSystem()
     harness = BrokerHarness(files=files, offsets_topic_num_partitions=OFFSETS_PARTITIONS)
     for name in ("a", "b"):
@@ -362,11 +364,11 @@ def fuzz_directory(chance: Random) -> None:
         _ask_about_groups(harness)
 
 
-# 6: what clients store with the broker
+# 6: the data that clients store in the broker
 
 
 def fuzz_consumer_protocol(chance: Random) -> None:
-    """Subscriptions and assignments of other clients are read, or not, and never break anything."""
+    """Decode subscriptions and assignments of other clients. They are accepted or refused, without further effect."""
     name = chance.choice(["ConsumerProtocolSubscription", "ConsumerProtocolAssignment"])
     cls = message_class(name)
     version = chance.randint(cls.MIN_VERSION, cls.MAX_VERSION)
@@ -380,7 +382,7 @@ def fuzz_consumer_protocol(chance: Random) -> None:
 
 
 def group_records(chance: Random) -> bytes:
-    """Return a batch as the coordinator writes it."""
+    """Return a batch in the form of the coordinator."""
     member = StoredMember(
         "m",
         chance.choice([None, "i"]),
@@ -409,7 +411,7 @@ def group_records(chance: Random) -> bytes:
 
 
 def damaged_group_records(chance: Random) -> bytes:
-    """Return a sound batch whose keys and values are damaged."""
+    """Return a valid batch with damaged keys and values."""
     records = []
     for record in read_records(group_records(chance)):
         key, value = record.key, record.value
@@ -422,7 +424,10 @@ def damaged_group_records(chance: Random) -> bytes:
 
 
 def fuzz_group_records(chance: Random) -> None:
-    """A coordinator that finds damaged records in its log serves what it can read, or refuses; it goes on running."""
+    """Load damaged records into a coordinator.
+
+    It serves the groups that it can read, refuses the others, and continues.
+    """
     pieces = [damaged_group_records(chance) for _ in range(2)]
     for data in pieces:
         with contextlib.suppress(CorruptRecordError):
@@ -469,5 +474,5 @@ TARGETS: dict[str, Callable[[Random], None]] = {
 
 
 def run_case(target: str, seed: int) -> None:
-    """Run one case; the same again for the same seed."""
+    """Run one case. A seed always runs the same case."""
     TARGETS[target](Random(f"{target} {seed}"))

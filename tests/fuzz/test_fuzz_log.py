@@ -1,4 +1,4 @@
-"""Damaged log directories: opening one ends, with a sound log or with an error that says why."""
+"""Damaged log directories: opening one ends with a valid log, or with an error that has the reason."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Hostile bytes against the codec: truncated, mutated, random, and made to inflate.
+"""Hostile bytes in the codec: truncated, damaged, random, and inflated.
 
-Whatever comes in, a decoder returns a message or raises ProtocolError; it raises nothing else, it ends, and it takes
-no more memory than 64 KiB and 64 bytes for each byte of input.
+For any input a decoder returns a message or raises ProtocolError. It raises nothing else, it ends, and it takes at most
+64 KiB of memory and 64 bytes for each byte of input.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_CUTS = 60
 MUTATIONS = 30
 ELEMENTS = 2_000
 FLOOR = 64 << 10
-# What a count or a length may be replaced with: int32, int16 and varints, huge, negative and off by one.
+# Replacements of a count or a length: int32, int16 and varints, huge, negative and off by one.
 HOSTILE = [
     b"\x7f\xff\xff\xff",
     b"\xff\xff\xff\xff",
@@ -52,7 +52,7 @@ HOSTILE = [
 
 
 def decode_leniently(cls: type[Message], data: bytes, version: int) -> Message | None:
-    """Decode, and let nothing but ProtocolError pass for a refusal."""
+    """Decode, and accept only ProtocolError as a refusal."""
     try:
         message, position = cls.decode(memoryview(data), 0, version)
     except ProtocolError:
@@ -62,7 +62,7 @@ def decode_leniently(cls: type[Message], data: bytes, version: int) -> Message |
 
 
 def assert_bounded(decode: Callable[[], object], size: int) -> None:
-    """Check the peak of memory that a call takes; what it returns stays alive meanwhile."""
+    """Check the peak of memory of a call. Its result stays alive meanwhile."""
     tracemalloc.start()
     try:
         kept = decode()
@@ -97,7 +97,7 @@ def test_mutated_messages_are_read_or_refused(name: str, version: int) -> None:
             data[position : position + random.choice([0, len(hostile)])] = hostile
         message = decode_leniently(message_class(name), bytes(data), version)
         if message is not None:
-            # What was read is a message like any other.
+            # The decoded message is like any other.
             joined(message.encode(version))
 
 
@@ -127,7 +127,7 @@ def array_paths(
 
 
 def grown(struct: StructSchema, target: Structure, path: tuple[str, ...], module: Any) -> None:
-    """Give the array at the end of `path` many elements that are as small as can be."""
+    """Give the array at the end of `path` many elements of the smallest size."""
     f = next(f for f in struct.fields if f.name == path[0])
     if f.struct is None:
         setattr(target, f.name, ["" if f.type == "string" else bytes(16)] * ELEMENTS)
@@ -203,7 +203,8 @@ def test_random_bodies_behind_a_valid_header(
 @pytest.mark.parametrize(
     "greeting",
     [
-        b"\x01\x00\x02\x00\x01\xfc\x03\x03" + bytes(64),  # what follows the length of a TLS hello
+        b"\x01\x00\x02\x00\x01\xfc\x03\x03"
+        + bytes(64),  # the bytes after the length of a TLS hello
         b"/ HTTP/1.1\r\nHost: localhost:9092\r\n\r\n",
         b"SSH-2.0-OpenSSH_9.2\r\n",
         b"",

@@ -19,7 +19,7 @@ CASES = {
     "primitives": 500,
     "requests": 400,
 }
-"""Cases of the quick targets; the others, which start brokers, have fewer."""
+"""The number of cases of the quick targets. The other targets start brokers and have fewer."""
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -116,15 +116,19 @@ class Machine:
             operations = self.chance.randint(1, 30)
             self.schedule_failure(cut_power=self._cut_power, operations=operations)
 
-        def opened() -> None:
-            broker = Broker(
+        try:
+            self.broker = broker = Broker(
                 self._config,
                 files=self._files,
                 metadata=self._metadata,
                 entropy=self._entropy,
                 journal=self.journal,
             )
-            self.broker = broker
+        except PowerCut:
+            self._fallen()
+            return
+
+        def opened() -> None:
             broker.open(self.now_ms)
             if self.codec_ms:
                 recompressions = broker.services.recompressions
