@@ -121,7 +121,7 @@ def test_a_commit_that_ended_in_the_middle_is_completed(
     with pytest.raises(HeadraceError, match="2 of 3 partitions are missing"):
         commit_batch(cluster, first, streaming=True)
     other = [write(cluster, options, once, number) for number in range(2)]
-    with pytest.raises(HeadraceError, match="begun as 3 partitions of 6 rows"):
+    with pytest.raises(HeadraceError, match="first written as 3 partitions of 6 rows"):
         commit_batch(cluster, other, streaming=True)
     again = [write(cluster, options, once, number) for number in range(PARTITIONS)]
     commit_batch(cluster, again, streaming=True)
