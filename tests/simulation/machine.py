@@ -136,7 +136,7 @@ class Machine:
                 recompressions.small_bytes = recompressions.at_once = -1
             self.after_start(broker)
 
-        self.step(opened)
+        self._run(opened)
 
     def schedule_failure(self, *, cut_power: bool, operations: int) -> None:
         """End the broker at a later disk operation, with or without a power cut."""
@@ -170,11 +170,14 @@ class Machine:
 
     def step(self, what: Callable[[], object]) -> None:
         """Run a step of the broker, unless the broker is down, and schedule what follows from the step."""
-        broker = self.broker
-        if broker is None:
-            return
+        if self.broker is not None:
+            self._run(what)
+
+    def _run(self, what: Callable[[], object]) -> None:
         try:
             what()
+            broker = self.broker
+            assert broker is not None
             self._follow(broker)
         except PowerCut:
             self._fallen()
