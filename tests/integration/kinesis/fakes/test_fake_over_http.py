@@ -90,7 +90,7 @@ def test_a_fake_with_a_region_has_streams_and_tables_in_that_region_only() -> No
 
 def test_stored_data_outlives_the_server() -> None:
     aws = FakeAws(clock=ManualClock())
-    with pytest.raises(ConfigError, match="does not run"):
+    with pytest.raises(ConfigError, match="is not running"):
         _ = aws.endpoint_url
     with aws:
         aws.kinesis.create_stream("orders")
