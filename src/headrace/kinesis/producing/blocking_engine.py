@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from headrace.kinesis.client.settings import AwsSettings
 from headrace.kinesis.producing.aio_engine import AsyncEngine
 from headrace.kinesis.producing.blocking_delivery import Delivery
@@ -44,11 +46,20 @@ class BlockingEngine:
         """Wait until all records are settled; see `headrace.kinesis.blocking.Producer.flush`."""
         self._thread.run(self._engine.flush())
 
-    def close(self, *, flush: bool) -> None:
-        """Flush if `flush` is true, disconnect, and end the thread."""
+    def close(self, *, flush: bool, timeout_s: float | None = None) -> None:
+        """Flush if `flush` is true, disconnect, and end the thread.
+
+        Args:
+            flush: Whether to deliver the pending records.
+            timeout_s: The time limit in seconds, after which the remaining records are given up. None: no limit.
+
+        Raises:
+            HeadraceError: The first failure that the program has not seen.
+            TimeoutError: The time limit has passed.
+        """
         if self._thread.closed:
             return
         try:
-            self._thread.run(self._engine.close(flush=flush))
+            self._thread.run(asyncio.wait_for(self._engine.close(flush=flush), timeout_s))
         finally:
             self._thread.close()

@@ -56,13 +56,16 @@ class BlockingKinesisLifetime:
     def _close_at_exit(self) -> None:
         at_exit(self, BlockingKinesisLifetime._end_of_program)
 
-    def _end_of_program(self, timeout_s: float) -> None:  # noqa: ARG002 - the caller waits no longer than that
+    def _end_of_program(self, timeout_s: float) -> None:
         """Flush and close at the end of the program, and log the records that are lost."""
         if self._engine.closed:
             return
-        unsent, reason = self._engine.outstanding, None
+        unsent = self._engine.outstanding
+        reason: object = None
         try:
-            self.close()
+            self._engine.close(flush=True, timeout_s=timeout_s)
         except HeadraceError as error:
             reason = error
+        except TimeoutError:
+            reason = f"they were not delivered within {timeout_s:.0f} s"
         report_exit(unsent, self._engine.outstanding if reason is None else unsent, reason)
