@@ -22,12 +22,12 @@ pytestmark = pytest.mark.slow  # not in `make check`
 Patch = pytest.MonkeyPatch
 
 
-def partitions_are_given_before_they_are_given_up(patch: Patch) -> None:
+def partitions_are_assigned_before_their_revocation(patch: Patch) -> None:
     """Every partition counts as free."""
     patch.setattr(turn.Turn, "_is_free", lambda _self, _partition: True)
 
 
-def nobody_is_told_that_partitions_are_free(patch: Patch) -> None:
+def classic_members_are_not_notified_of_free_partitions(patch: Patch) -> None:
     """A classic member is not notified to join again when it could have more partitions."""
     patch.setattr(classic_members, "_is_released", lambda _group, _member_id: False)
 
@@ -41,8 +41,8 @@ def commits_of_any_epoch_count(patch: Patch) -> None:
 @pytest.mark.parametrize(
     "fault",
     [
-        partitions_are_given_before_they_are_given_up,
-        nobody_is_told_that_partitions_are_free,
+        partitions_are_assigned_before_their_revocation,
+        classic_members_are_not_notified_of_free_partitions,
         commits_of_any_epoch_count,
     ],
 )

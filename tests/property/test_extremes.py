@@ -236,9 +236,9 @@ def test_any_field_at_its_end_is_read_again_on_a_topic_with_expiring_records(
 
 def test_a_tombstone_from_before_1970_is_kept_for_ever_with_its_neighbours() -> None:
     world = Harness("compact", {"delete_retention_ms": INT64 - 1})
-    header = BatchHeader.parse(world_batch())
+    header = BatchHeader.parse(edge_batch())
     assert header.base_timestamp < 0
-    live(world, [world_batch() for _ in range(20)], [HOUR_MS])
+    live(world, [edge_batch() for _ in range(20)], [HOUR_MS])
     rounds = world.harness.journal.events("info").count("log_compacted")
     assert rounds
     values = {record.key: record.value for record in world.read().values()}
@@ -248,9 +248,9 @@ def test_a_tombstone_from_before_1970_is_kept_for_ever_with_its_neighbours() -> 
 def test_a_batch_kept_for_ever_has_the_time_of_its_newest_record_after_each_round() -> None:
     world = Harness("compact", {"delete_retention_ms": INT64 - 1})
     for number in range(6):
-        world.produce(world_batch(b"alice %d" % number, b"bob %d" % number, later=86_401_000))
+        world.produce(edge_batch(b"alice %d" % number, b"bob %d" % number, later=86_401_000))
     for _ in range(3):  # the first round moves the base timestamp, the next ones drop `last`
-        world.produce(world_batch(b"zoe", b"yann"))
+        world.produce(edge_batch(b"zoe", b"yann"))
         world.harness.advance(HOUR_MS)
     log = world.harness.broker.services.topics.require("t").partition(0).log
     newest: dict[int, int] = {}
@@ -263,7 +263,7 @@ def test_a_batch_kept_for_ever_has_the_time_of_its_newest_record_after_each_roun
         assert newest[record.offset] >= record.timestamp
 
 
-def world_batch(first: bytes = b"alice", second: bytes = b"bob", later: int = 0) -> bytes:
+def edge_batch(first: bytes = b"alice", second: bytes = b"bob", later: int = 0) -> bytes:
     """Build a batch from before 1970 with a record, a tombstone, and with `later` a record that is overwritten."""
     base = -86_400_000
     entries = [(first, b"1", later), (second, None, 0)]

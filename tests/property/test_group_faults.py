@@ -37,7 +37,7 @@ def answers_come_before_the_sync(patch: Patch) -> None:
     )
 
 
-def reads_show_what_a_crash_may_take_back(patch: Patch) -> None:
+def reads_return_data_that_a_crash_may_lose(patch: Patch) -> None:
     """Only responses to writes wait for the sync: there is no read barrier."""
     real = ShardRuntime._park
 
@@ -75,7 +75,7 @@ def timers_die_with_the_coordinator(patch: Patch) -> None:
     patch.setattr(GroupShard, "loaded", lambda _self, _now_ms: [])
 
 
-def whoever_does_not_join_again_stays(patch: Patch) -> None:
+def members_that_do_not_join_again_stay(patch: Patch) -> None:
     """A generation contains members that have not joined again."""
     real = rebalance.complete
 
@@ -87,7 +87,7 @@ def whoever_does_not_join_again_stays(patch: Patch) -> None:
     patch.setattr(rebalance, "complete", complete)
 
 
-def nobody_tells_those_who_wait_for_an_assignment(patch: Patch) -> None:
+def parked_syncs_stay_parked_in_a_rebalance(patch: Patch) -> None:
     """A rebalance that begins while SyncGroups are parked does not answer them."""
     real = rebalance.prepare
 
@@ -102,12 +102,12 @@ def nobody_tells_those_who_wait_for_an_assignment(patch: Patch) -> None:
 
 FAULTS: list[Callable[[Patch], None]] = [
     answers_come_before_the_sync,
-    reads_show_what_a_crash_may_take_back,
+    reads_return_data_that_a_crash_may_lose,
     a_generation_number_is_given_twice,
     commits_of_an_older_generation_count,
     timers_die_with_the_coordinator,
-    whoever_does_not_join_again_stays,
-    nobody_tells_those_who_wait_for_an_assignment,
+    members_that_do_not_join_again_stay,
+    parked_syncs_stay_parked_in_a_rebalance,
 ]
 
 

@@ -99,13 +99,13 @@ class History:
             self.leave(actor)
             return
         fate = self.random.choices(["answered", "late", "lost"], [8, 1, 1])[0]
-        before = self.is_told(actor)
+        before = self.has_to_stop(actor)
         actor.member.beat(fate)
         # The member receives the response to its heartbeat, unless the response is lost.
         if fate == "answered" and before and actor.member_id == actor.asked:
             actor.told = True
 
-    def is_told(self, actor: Actor) -> bool:
+    def has_to_stop(self, actor: Actor) -> bool:
         """Return whether the response to the member's next heartbeat asks it to stop."""
         member = actor.member
         if isinstance(member, ClassicConsumer):

@@ -214,13 +214,13 @@ class Machine:
         life, broker = self.life, self.broker
         assert broker is not None
 
-        def tell() -> None:
+        def complete() -> None:
             done(work())
             broker.tick(self.now_ms)
 
         def finish() -> None:
             if self.life == life and self.broker is not None:
-                self.step(tell)
+                self.step(complete)
 
         self.schedule.at(self.now_ms + self.chance.randint(0, self.codec_ms), finish)
 

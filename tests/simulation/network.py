@@ -136,7 +136,7 @@ class Wire:
     def _reached(self) -> None:
         machine = self._machine
         if machine.broker is None:
-            self._after(self._network.delay(), lambda: self._tell_lost("refused"))
+            self._after(self._network.delay(), lambda: self._notify_lost("refused"))
             return
         self.broker_is_there = True
         self._life = machine.life
@@ -259,22 +259,22 @@ class Wire:
         self._down.clear()
         self._after(0, self._notice_end)
         late_ms = self._network.chance.choice([0, 0, 5, 100])
-        self._after(late_ms, lambda: self._tell_lost("lost"))
+        self._after(late_ms, lambda: self._notify_lost("lost"))
 
-    def _tell_lost(self, why: str) -> None:
+    def _notify_lost(self, why: str) -> None:
         self._network.wires.pop(self, None)
         client, link = self.client, self.link
         if client is None or link is None or not self.client_is_there:
             return
         self.client_is_there = False
 
-        def tell() -> None:
+        def notify() -> None:
             if why == "refused":
                 client.pool.refused(link, "connection refused")
             else:
                 client.pool.lost(link, "lost the connection")
 
-        client.run(tell)
+        client.run(notify)
 
     def close(self) -> None:
         """Close the connection, as the client does."""

@@ -138,7 +138,7 @@ class ClassicGroupMember:
         return b""
 
     def matches(self, protocols: tuple[Protocol, ...]) -> bool:
-        """Whether protocols are the same as those with which the member joined before.
+        """Return whether protocols are the same as those with which the member joined before.
 
         For a member that was read from the log only the elected protocol is known, so only that one is compared.
         """
@@ -147,7 +147,7 @@ class ClassicGroupMember:
         return all(protocol in protocols for protocol in self.protocols)
 
     def agrees(self, stored: StoredMember, generation: Generation) -> bool:
-        """Whether a stored member is equal to this one, so that soft state about this member is still valid."""
+        """Return whether a stored member is equal to this one, so that soft state about this member is still valid."""
         return (
             self.protocol_type == generation.protocol_type
             and self.stored(generation.protocol_name or "", stored.assignment) == stored
@@ -301,11 +301,11 @@ class ClassicGroup:
         )
 
     def is_leader(self, member_id: str) -> bool:
-        """Whether this member is the leader of the present generation."""
+        """Return whether this member is the leader of the present generation."""
         return self.generation.leader == member_id
 
     def supports_protocols(self, protocol_type: str, names: Iterable[str]) -> bool:
-        """Whether a member with these protocols shares one with all present members."""
+        """Return whether a member with these protocols shares one with all present members."""
         if not self.members:
             return bool(protocol_type) and any(True for _ in names)
         supporters = count_supporters(self.members.values())

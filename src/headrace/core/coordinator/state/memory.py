@@ -97,7 +97,7 @@ class GroupMemory:
         return ErrorCode.NONE
 
     def has_space_for_offsets(self, added_bytes: int) -> bool:
-        """Whether committed offsets may add so many bytes."""
+        """Return whether committed offsets may add so many bytes."""
         return added_bytes <= 0 or self.offsets_bytes + added_bytes <= self.offsets_limit
 
     def pending_changed(self, producer_id: int, more: int) -> None:
@@ -107,5 +107,5 @@ class GroupMemory:
             self._pending[producer_id] = count
 
     def has_space_for_pending(self, producer_id: int, more: int) -> bool:
-        """Whether a transaction may add so many pending offsets."""
+        """Return whether a transaction may add so many pending offsets."""
         return more <= 0 or self._pending.get(producer_id, 0) + more <= PENDING_LIMIT

@@ -167,16 +167,16 @@ class OffsetStore:
         return self._groups.get(group_id, {}).get(topic, {}).get(partition)
 
     def is_pending(self, group_id: str, topic: str, partition: int) -> bool:
-        """Whether a transaction that has not ended has a pending offset for a partition."""
+        """Return whether a transaction that has not ended has a pending offset for a partition."""
         keys = self._pending.get(group_id)
         return keys is not None and (topic, partition) in keys
 
     def has_pending(self, group_id: str) -> bool:
-        """Whether a transaction that has not ended has pending offsets of a group."""
+        """Return whether a transaction that has not ended has pending offsets of a group."""
         return group_id in self._pending
 
     def has_any(self, group_id: str) -> bool:
-        """Whether a group has offsets, committed or pending."""
+        """Return whether a group has offsets, committed or pending."""
         return group_id in self._groups or group_id in self._pending
 
     def keys_of_group(self, group_id: str) -> Collection[Key]:

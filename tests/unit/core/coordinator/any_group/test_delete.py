@@ -37,7 +37,7 @@ def delete_offsets(harness: GroupHarness, *wanted: tuple[str, int], group: str =
     return harness.coordinator.delete_offsets(request, harness.now_ms)
 
 
-def told(reply) -> dict[tuple[str, int], ErrorCode]:
+def results(reply) -> dict[tuple[str, int], ErrorCode]:
     response = now(reply)
     assert response.error_code == 0
     return {
@@ -158,7 +158,7 @@ def test_a_deletion_that_cannot_be_written_changes_nothing():
 def test_offsets_of_a_group_without_members_are_forgotten():
     harness = GroupHarness()
     left(harness)
-    assert told(delete_offsets(harness, ("t", 0), ("t", 9))) == {
+    assert results(delete_offsets(harness, ("t", 0), ("t", 9))) == {
         ("t", 0): ErrorCode.NONE,
         ("t", 9): ErrorCode.NONE,
     }
@@ -180,7 +180,7 @@ def test_topics_that_members_are_subscribed_to_are_refused_and_others_not():
     (member,) = harness.stable()  # subscribed to t
     now(harness.commit({("t", 0): 5, ("u", 1): 6}, member=member, generation=1))
     harness.take_records()
-    assert told(delete_offsets(harness, ("t", 0), ("u", 1))) == {
+    assert results(delete_offsets(harness, ("t", 0), ("u", 1))) == {
         ("t", 0): ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
         ("u", 1): ErrorCode.NONE,
     }
@@ -193,7 +193,7 @@ def test_while_members_join_every_subscription_counts():
     now(harness.commit({("u", 1): 6, ("w", 0): 7}, member=member, generation=1))
     harness.admitted(protocols={"range": subscription("u")})
     harness.take_records()
-    assert told(delete_offsets(harness, ("t", 0), ("u", 1), ("w", 0))) == {
+    assert results(delete_offsets(harness, ("t", 0), ("u", 1), ("w", 0))) == {
         ("t", 0): ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
         ("u", 1): ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
         ("w", 0): ErrorCode.NONE,
@@ -204,7 +204,7 @@ def test_a_subscription_that_cannot_be_read_may_be_to_anything():
     harness = GroupHarness()
     (member,) = harness.stable(protocols={"range": b""})
     now(harness.commit({("t", 0): 5}, member=member, generation=1))
-    assert told(delete_offsets(harness, ("t", 0))) == {
+    assert results(delete_offsets(harness, ("t", 0))) == {
         ("t", 0): ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
     }
 

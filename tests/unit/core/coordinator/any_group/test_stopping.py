@@ -16,7 +16,7 @@ from tests.fixtures.group_harness import SESSION_MS, GroupHarness, now, parked
 TIMEOUT_MS = 5_000
 
 
-def told(harness: GroupHarness, member: str, generation: int, **options: Any) -> bool:
+def must_stop(harness: GroupHarness, member: str, generation: int, **options: Any) -> bool:
     response = now(harness.heartbeat_reply(member, generation, **options))
     return bool(response.headrace_stop)
 
@@ -30,9 +30,9 @@ def test_each_heartbeat_asks_the_member_to_stop_until_it_has_left():
     answer = harness.stop(second, timeout_ms=TIMEOUT_MS)
     assert (answer.state, answer.told, answer.error_code) == (StopState.STOPPING, False, 0)
     assert (answer.member_id, answer.remaining_ms) == (second, TIMEOUT_MS)
-    assert not told(harness, first, 2)
-    assert told(harness, second, 2)
-    assert told(harness, second, 2)
+    assert not must_stop(harness, first, 2)
+    assert must_stop(harness, second, 2)
+    assert must_stop(harness, second, 2)
     assert harness.stop(second, again=True).told
     assert now(harness.leave((second, None))).error_code == 0
     for again in (True, False):
@@ -55,7 +55,7 @@ def test_a_member_that_has_not_left_is_removed_at_the_deadline():
     first, second = harness.stable(2)
     harness.stop(second, timeout_ms=TIMEOUT_MS)
     harness.advance(TIMEOUT_MS - 1)
-    assert told(harness, second, 2)
+    assert must_stop(harness, second, 2)
     harness.advance(1)
     assert harness.heartbeat(second, 2) == ErrorCode.UNKNOWN_MEMBER_ID
     assert harness.heartbeat(first, 2) == ErrorCode.REBALANCE_IN_PROGRESS
@@ -135,7 +135,7 @@ def test_a_static_member_is_named_by_its_instance_id():
     harness.sync_group(member, 1, {member: b""}, instance="one")
     assert harness.stop("wrong", instance="one").error_code == ErrorCode.FENCED_INSTANCE_ID
     assert harness.stop(instance="one").member_id == member
-    assert told(harness, member, 1, instance="one")
+    assert must_stop(harness, member, 1, instance="one")
     now(harness.leave((member, "one")))
     assert harness.stop(member, again=True).state == StopState.STOPPED
 
@@ -146,7 +146,7 @@ def test_the_replacement_of_a_stopping_static_member_does_not_stop():
     harness.sync_group(member, 1, {member: b""}, instance="one")
     harness.stop(member)
     successor = now(harness.join(instance="one"))
-    assert not told(harness, successor.member_id, successor.generation_id, instance="one")
+    assert not must_stop(harness, successor.member_id, successor.generation_id, instance="one")
     assert harness.stop(member, again=True).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
@@ -155,9 +155,9 @@ def test_after_a_restart_the_next_request_begins_the_stop_again():
     first, _second = harness.stable(2)
     harness.stop(first, timeout_ms=TIMEOUT_MS)
     harness.restart()
-    assert not told(harness, first, 2)
+    assert not must_stop(harness, first, 2)
     assert harness.stop(first, timeout_ms=3_000, again=True).remaining_ms == 3_000
-    assert told(harness, first, 2)
+    assert must_stop(harness, first, 2)
 
 
 def test_a_deadline_from_before_a_restart_removes_no_member():
@@ -226,7 +226,7 @@ def test_a_classic_member_of_a_consumer_group_is_asked_to_stop(consumers):
     modern, classic = Consumer(consumers, "one", "t"), ClassicConsumer(consumers, "t")
     settle(modern, classic)
     consumers.stop(classic.member)
-    assert told(consumers, classic.member, classic.generation)
+    assert must_stop(consumers, classic.member, classic.generation)
     assert not modern.beat().headrace_stop
     member = classic.member
     classic.leave()
@@ -251,7 +251,7 @@ def test_a_stop_continues_when_the_group_changes_its_protocol(consumers, to):
         modern.leave()
     else:
         modern.beat()
-    assert told(consumers, classic.member, classic.generation)
+    assert must_stop(consumers, classic.member, classic.generation)
     consumers.advance(TIMEOUT_MS)
     assert consumers.stop(classic.member, again=True).state == StopState.REMOVED
 

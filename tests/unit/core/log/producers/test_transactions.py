@@ -31,7 +31,7 @@ COMPACTED = LogConfig(
 )
 
 
-def told(log: PartitionLog, offset: int = 0) -> list[tuple[int, int]]:
+def reported(log: PartitionLog, offset: int = 0) -> list[tuple[int, int]]:
     """Return (producer id, first offset) of all aborted transactions that a reader gets, each once."""
     found = pieces(log, offset, up_to=log.last_stable_offset, max_bytes=1 << 20)
     return list(dict.fromkeys((o.producer_id, o.first_offset) for _, told in found for o in told))
@@ -80,7 +80,7 @@ def test_the_first_open_transaction_holds_up_readers_however_many_end_after_it()
     end(log, 1, committed=False)
     settle(log)
     assert log.last_stable_offset == log.log_end_offset == 6
-    assert told(log) == [(1, 0)]
+    assert reported(log) == [(1, 0)]
 
 
 def refused(code: ErrorCode, log: PartitionLog, marker: Marker) -> None:
@@ -208,8 +208,8 @@ def test_b13_an_aborted_transaction_over_three_segments_is_known_after_a_start(
         files.write_file(path, bytes(content))
     again = reopen(files, log, clean=clean)
     assert again.last_stable_offset == 3
-    assert told(again) == [(1, 0)]
-    assert told(again, offset=1) == [(1, 0)]
+    assert reported(again) == [(1, 0)]
+    assert reported(again, offset=1) == [(1, 0)]
     assert read_committed(again) == [(1, None, b"v/0")]
     entry = again.producers.get(1)
     assert entry is not None
@@ -229,7 +229,7 @@ def test_the_index_goes_with_its_segment() -> None:
     log.delete_old_segments(NOW_MS)
     log.purge()
     assert not paths(files, ".txnindex")
-    assert not told(log, log.log_start_offset)
+    assert not reported(log, log.log_start_offset)
 
 
 def test_a_log_without_aborted_transactions_has_no_index_of_them() -> None:
@@ -256,7 +256,7 @@ def test_an_index_that_is_older_than_the_snapshot_is_not_believed() -> None:
     end(log, 2, committed=False)
     log.close(NOW_MS)
     files.write_file(path, older)
-    assert told(reopen(files, log, clean=True)) == [(1, 0), (2, 2)]
+    assert reported(reopen(files, log, clean=True)) == [(1, 0), (2, 2)]
 
 
 def test_index_entries_of_a_lost_tail_are_not_used_for_later_batches() -> None:
@@ -273,7 +273,7 @@ def test_index_entries_of_a_lost_tail_are_not_used_for_later_batches() -> None:
     end(again, 2, committed=True)
     again.append(batch_of(), leader_epoch=0, now_ms=NOW_MS)
     again._log_files._snapshots.write(again.producers, again.log_end_offset)
-    assert told(reopen(files, again, clean=False)) == [(1, 0)]
+    assert reported(reopen(files, again, clean=False)) == [(1, 0)]
 
 
 def test_snapshots_of_earlier_versions_are_read() -> None:
@@ -315,7 +315,7 @@ def test_b18_compaction_removes_aborted_records_and_keeps_the_records_that_they_
     assert read_committed(log) == [(0, b"a", b"old"), (4, b"k", b"committed")]
     with_records = [o for o, b in raw_batches(log).items() if check_batch(b).records_count]
     assert with_records == [0, 3, 4, 5]
-    assert told(log) == [(1, 1)]
+    assert reported(log) == [(1, 1)]
 
 
 def test_b18_an_expired_marker_is_removed_with_its_aborted_transaction() -> None:
@@ -331,11 +331,11 @@ def test_b18_an_expired_marker_is_removed_with_its_aborted_transaction() -> None
         found = [o for o, b in raw_batches(log).items() if check_batch(b).records_count]
         assert found[:4] == kept, passed
     # With the aborted transaction, a reader would take the committed one for a part of it.
-    assert told(log) == []
+    assert reported(log) == []
     assert (4, b"k", b"committed") in read_committed(log)
     for clean in (False, True):
         again = reopen(files, log, clean=clean)
-        assert (told(again), again.last_stable_offset) == ([], again.log_end_offset)
+        assert (reported(again), again.last_stable_offset) == ([], again.log_end_offset)
         assert (4, b"k", b"committed") in read_committed(again)
 
 
