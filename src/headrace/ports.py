@@ -135,7 +135,7 @@ class FileSystem(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class MetadataEntry:
     """One key of the metadata store. Its `version` changes with every write, and never has an earlier value again."""
 
     key: str
@@ -201,7 +201,7 @@ class MetadataBatch:
     """
 
     snapshot: bool
-    puts: Sequence[Entry]
+    puts: Sequence[MetadataEntry]
     deletes: Sequence[str] = ()
 
 
@@ -239,14 +239,14 @@ class MetadataStore(Protocol):
             Unavailable: The store cannot be reached.
         """
 
-    def get(self, key: str) -> Entry | None:
+    def get(self, key: str) -> MetadataEntry | None:
         """Return one entry, or None.
 
         Raises:
             StorageError: Unavailable or SessionLost.
         """
 
-    def list(self, prefix: str) -> Sequence[Entry]:
+    def list(self, prefix: str) -> Sequence[MetadataEntry]:
         """Return all entries whose key starts with `prefix`, sorted by key.
 
         Raises:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from headrace.metadata_stores.limits import check_commit, holds
 from headrace.metadata_stores.watches import Callback, Watches
-from headrace.ports import Check, Conflict, Delete, Entry, Put
+from headrace.ports import Check, Conflict, Delete, MetadataEntry, Put
 
 
 class MemoryMetadataStore:
@@ -18,16 +18,16 @@ class MemoryMetadataStore:
     __slots__ = ("_entries", "_ephemeral", "_version", "_watches")
 
     def __init__(self) -> None:
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, MetadataEntry] = {}
         self._ephemeral: set[str] = set()
         self._version = 0
         self._watches = Watches(self.get, self.list)
 
-    def get(self, key: str) -> Entry | None:
+    def get(self, key: str) -> MetadataEntry | None:
         """Return one entry, or None."""
         return self._entries.get(key)
 
-    def list(self, prefix: str) -> Sequence[Entry]:
+    def list(self, prefix: str) -> Sequence[MetadataEntry]:
         """Return all entries whose key starts with `prefix`, sorted by key."""
         return [e for key, e in sorted(self._entries.items()) if key.startswith(prefix)]
 
@@ -43,7 +43,7 @@ class MemoryMetadataStore:
         for operation in operations:
             key = operation.key
             if isinstance(operation, Put):
-                self._entries[key] = Entry(key, bytes(operation.value), self._version)
+                self._entries[key] = MetadataEntry(key, bytes(operation.value), self._version)
                 versions[key] = self._version
                 (self._ephemeral.add if operation.ephemeral else self._ephemeral.discard)(key)
             else:

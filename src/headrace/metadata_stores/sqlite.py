@@ -16,7 +16,7 @@ from headrace.errors import StorageError
 from headrace.forking import FORKED, disown_in_children, keep_for_ever
 from headrace.metadata_stores.limits import check_commit, holds
 from headrace.metadata_stores.watches import Callback, Watches
-from headrace.ports import Check, Conflict, Delete, Entry, Put, Unavailable, Unknown
+from headrace.ports import Check, Conflict, Delete, MetadataEntry, Put, Unavailable, Unknown
 
 APPLICATION_ID: Final = 0x48524D44
 """The application id in the file's header ("HRMD"), by which the store refuses databases of other programs."""
@@ -117,7 +117,7 @@ class SqliteMetadataStore:
                 self._connection.execute("ROLLBACK")
             raise
 
-    def get(self, key: str) -> Entry | None:
+    def get(self, key: str) -> MetadataEntry | None:
         """Return one entry, or None."""
         try:
             row = self._connection.execute(
@@ -125,9 +125,9 @@ class SqliteMetadataStore:
             ).fetchone()
         except sqlite3.Error as error:
             raise Unavailable(f"{self._path}: {error}") from error
-        return Entry(*row) if row is not None else None
+        return MetadataEntry(*row) if row is not None else None
 
-    def list(self, prefix: str) -> Sequence[Entry]:
+    def list(self, prefix: str) -> Sequence[MetadataEntry]:
         """Return all entries whose key starts with `prefix`, sorted by key."""
         try:
             rows = self._connection.execute(
@@ -136,7 +136,7 @@ class SqliteMetadataStore:
             ).fetchall()
         except sqlite3.Error as error:
             raise Unavailable(f"{self._path}: {error}") from error
-        return [Entry(*row) for row in rows]
+        return [MetadataEntry(*row) for row in rows]
 
     def commit(self, checks: Sequence[Check], operations: Sequence[Put | Delete]) -> dict[str, int]:
         """Apply all operations if all checks are true; otherwise raise Conflict and change nothing.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from headrace.ports import Entry, MetadataBatch
+from headrace.ports import MetadataBatch, MetadataEntry
 
 Callback = Callable[[MetadataBatch], object]
 
@@ -31,7 +31,9 @@ class Watches:
     __slots__ = ("_delivering", "_get", "_list", "_watches")
 
     def __init__(
-        self, get: Callable[[str], Entry | None], list_: Callable[[str], Sequence[Entry]]
+        self,
+        get: Callable[[str], MetadataEntry | None],
+        list_: Callable[[str], Sequence[MetadataEntry]],
     ) -> None:
         """Use the given functions to read the store."""
         self._get = get
@@ -81,7 +83,7 @@ class Watches:
             entries = self._list(watch.prefix)
             watch.delivered = {entry.key: entry.version for entry in entries}
             return MetadataBatch(snapshot=True, puts=entries)
-        puts: list[Entry] = []
+        puts: list[MetadataEntry] = []
         deletes: list[str] = []
         for key in sorted(changed):
             entry = self._get(key)

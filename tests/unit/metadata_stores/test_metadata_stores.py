@@ -17,8 +17,8 @@ from headrace.ports import (
     Check,
     Conflict,
     Delete,
-    Entry,
     MetadataBatch,
+    MetadataEntry,
     MetadataStore,
     Put,
     SessionLost,
@@ -47,7 +47,7 @@ def test_an_absent_key_is_none(store: MetadataStore):
 
 def test_a_put_is_read_back_with_its_version(store: MetadataStore):
     versions = store.commit([], [Put("a", b"1")])
-    assert store.get("a") == Entry("a", b"1", versions["a"])
+    assert store.get("a") == MetadataEntry("a", b"1", versions["a"])
 
 
 def test_list_is_sorted_and_stops_at_the_prefix(store: MetadataStore):
@@ -71,7 +71,7 @@ def test_a_failing_check_names_its_index_and_changes_nothing(store: MetadataStor
             [Put("a", b"2"), Put("c", b"3")],
         )
     assert conflict.value.index == 1
-    assert store.get("a") == Entry("a", b"1", version)
+    assert store.get("a") == MetadataEntry("a", b"1", version)
     assert store.get("c") is None
 
 
@@ -122,7 +122,7 @@ def test_operations_apply_in_order(store: MetadataStore):
     versions = store.commit([], [Put("a", b"1"), Delete("a"), Put("b", b"1"), Put("b", b"2")])
     assert store.get("a") is None
     assert list(versions) == ["b"]
-    assert store.get("b") == Entry("b", b"2", versions["b"])
+    assert store.get("b") == MetadataEntry("b", b"2", versions["b"])
 
 
 def test_a_value_is_copied(store: MetadataStore):
@@ -160,7 +160,7 @@ class Seen:
 
     def __init__(self) -> None:
         self.batches: list[MetadataBatch] = []
-        self.known: dict[str, Entry] = {}
+        self.known: dict[str, MetadataEntry] = {}
 
     def __call__(self, batch: MetadataBatch) -> None:
         self.batches.append(batch)
@@ -269,7 +269,7 @@ def test_a_single_process_passes_a_barrier(store: MetadataStore):
 
 def test_an_ephemeral_entry_is_an_entry(store: MetadataStore):
     versions = store.commit([], [Put("live/1", b"a", ephemeral=True), Put("live/2", b"b")])
-    assert store.get("live/1") == Entry("live/1", b"a", versions["live/1"])
+    assert store.get("live/1") == MetadataEntry("live/1", b"a", versions["live/1"])
     assert [e.key for e in store.list("live/")] == ["live/1", "live/2"]
     with pytest.raises(Conflict):
         store.commit([Check("live/1", "absent")], [Put("live/1", b"b", ephemeral=True)])
@@ -479,7 +479,7 @@ def test_content_and_versions_survive_a_reopening(reopened: Callable[[], SqliteM
     store.commit([], [Delete("gone")])
     store.close()
     store = reopened()
-    assert store.get("a") == Entry("a", b"1", first)
+    assert store.get("a") == MetadataEntry("a", b"1", first)
     assert store.commit([], [Put("gone", b"")])["gone"] > first + 1
     store.close()
 

@@ -21,7 +21,7 @@ from headrace.broker.metadata.metadata_records import (
 )
 from headrace.broker.metadata.metadata_writer import MetadataWriter
 from headrace.errors import ApiError, StorageError
-from headrace.ports import Check, Conflict, Delete, Entropy, Entry, Journal, Put
+from headrace.ports import Check, Conflict, Delete, Entropy, Journal, MetadataEntry, Put
 from headrace.security.mechanisms import SaslError
 from headrace.security.scram import ScramCredential, ScramMechanism
 from headrace.security.unknown_users import FORMS_LIMIT, USUAL, Form, Forms, form_of, unknown_user
@@ -203,7 +203,7 @@ class ScramCredentials:
         self._common_forms[mechanism] = common or ((USUAL, 1),)
 
 
-def _read(entry: Entry) -> tuple[Credential, ScramCredential]:
+def _read(entry: MetadataEntry) -> tuple[Credential, ScramCredential]:
     name, _, user = entry.key.removeprefix(SCRAM).partition("/")
     mechanism = ScramMechanism.named(name)
     record = decode(entry, ScramRecord)

@@ -8,7 +8,7 @@ import msgspec
 
 from headrace.broker.metadata.metadata_writer import MetadataWriter
 from headrace.errors import ApiError, ErrorCode
-from headrace.ports import Check, Conflict, Entry, Put
+from headrace.ports import Check, Conflict, MetadataEntry, Put
 
 KEY: Final = "pid_block"
 BLOCK_SIZE: Final = 1000
@@ -67,5 +67,5 @@ class ProducerIds:
         )
 
 
-def _next_id(entry: Entry | None) -> int:
+def _next_id(entry: MetadataEntry | None) -> int:
     return 0 if entry is None else msgspec.json.decode(entry.value, type=_Block).next_id

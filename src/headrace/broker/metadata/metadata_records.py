@@ -25,7 +25,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from headrace.errors import StorageError
-from headrace.ports import Entry
+from headrace.ports import MetadataEntry
 from headrace.security.acls import AclBinding, Operation, PatternType, Permission, ResourceType
 
 CLUSTER_ID_KEY: Final = "meta/cluster_id"
@@ -226,7 +226,7 @@ def encode(record: msgspec.Struct) -> bytes:
     return msgspec.json.encode(record)
 
 
-def decode(entry: Entry, record_type: type[R]) -> R:
+def decode(entry: MetadataEntry, record_type: type[R]) -> R:
     """Decode a stored record.
 
     Raises:

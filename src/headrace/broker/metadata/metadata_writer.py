@@ -25,8 +25,8 @@ from headrace.ports import (
     Check,
     Conflict,
     Delete,
-    Entry,
     Journal,
+    MetadataEntry,
     MetadataStore,
     Put,
     SessionLost,
@@ -98,7 +98,7 @@ class MetadataWriter:
             ) from conflict
         self._version = versions[self._key]
 
-    def get(self, key: str) -> Entry | None:
+    def get(self, key: str) -> MetadataEntry | None:
         """Return one entry, or None.
 
         Raises:
@@ -109,7 +109,7 @@ class MetadataWriter:
         except StorageError as error:
             raise self._failed(error) from error
 
-    def list(self, prefix: str) -> Sequence[Entry]:
+    def list(self, prefix: str) -> Sequence[MetadataEntry]:
         """Return all entries whose key starts with `prefix`, sorted by key.
 
         Raises:

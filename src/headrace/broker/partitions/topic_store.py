@@ -27,7 +27,7 @@ from headrace.errors import (
     StorageError,
     UnknownTopicOrPartitionError,
 )
-from headrace.ports import Check, Conflict, Delete, Entry, Put
+from headrace.ports import Check, Conflict, Delete, MetadataEntry, Put
 
 Applied = Callable[[], Any]
 """Called when a commit is stored. Its result is the result of the method that commits."""
@@ -156,7 +156,7 @@ class TopicStore:
 
 
 def _read(
-    name: str, entry: Entry, settings: Mapping[str, str], broker_config: BrokerConfig
+    name: str, entry: MetadataEntry, settings: Mapping[str, str], broker_config: BrokerConfig
 ) -> Topic:
     record = decode(entry, TopicRecord)
     try:

@@ -1,7 +1,7 @@
 """The aborted transactions that a `read_committed` reader needs to read a range of a log.
 
 One response lists at most `MAX_LISTED` aborted transactions. When a range has more, the response ends earlier, so that
-its list is complete: a reader takes the records of a transaction that is not listed for committed ones.
+its list is complete: a reader treats the records of a transaction that is not listed as committed.
 
 A single batch may lie within more aborted transactions than that. Then the response has a few batches, and lists only
 the transactions of the producers of these batches. That is enough: a reader looks for aborted transactions by producer.
@@ -27,7 +27,7 @@ _FILE_COST: Final = 128
 _FEW: Final = 64
 """The number of batches in a response that lists only the transactions of their producers."""
 
-Told = tuple[Payload | None, Sequence[AbortedTransaction]]
+Listing = tuple[Payload | None, Sequence[AbortedTransaction]]
 """The part of a range that may be returned, None for nothing, and the aborted transactions that have batches in it."""
 
 
@@ -40,7 +40,7 @@ class AbortedLookup:
         """Begin a response that may list `most` aborted transactions."""
         self._left = most
 
-    def within_range(self, log: ReadableLog, offset: int, found: FileRange) -> Told:
+    def within_range(self, log: ReadableLog, offset: int, found: FileRange) -> Listing:
         """Return how much of a range that was read at an offset may be returned, and its aborted transactions.
 
         Raises:
@@ -66,7 +66,7 @@ class AbortedLookup:
             kept = [entry for entry in entries if entry.first_offset < first]
         return FileRange(found.file, found.position, size), self._listed(kept)
 
-    def within_selected(self, log: ReadableLog, found: Selected) -> Told:
+    def within_selected(self, log: ReadableLog, found: Selected) -> Listing:
         """Return how much of the batches that were read selectively may be returned, and their aborted transactions.
 
         Raises:
