@@ -44,9 +44,13 @@ class BatchResult:
     """The result of one batch."""
 
     batch: int
+    """The number of the batch in the table, from 1 on."""
     files: int
+    """The number of written files."""
     records: int
+    """The number of archived records."""
     size: int
+    """The size of the files in bytes."""
     behind: int
     """The number of offsets that are not archived yet."""
 
@@ -62,7 +66,9 @@ class Archiver:
     commit_offsets: CommitOffsets
     limits: BatchLimits = field(default_factory=BatchLimits)
     recreated: Literal["fail", "archive"] = "fail"
+    """The treatment of a topic that was created again: "fail" is an error, "archive" adds its records to the table."""
     skip_lost: bool = False
+    """Whether the archive continues without records that were removed before they were archived."""
 
     def ends(self) -> dict[TopicPartition, int]:
         """Return the present end offsets of the partitions."""

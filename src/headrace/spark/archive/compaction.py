@@ -26,9 +26,13 @@ class Compacted:
     """The result of one compaction: numbers of files, and sizes in bytes."""
 
     removed: int
+    """The number of replaced files."""
     added: int
+    """The number of new files."""
     size_before: int
+    """The size of the replaced files in bytes."""
     size_after: int
+    """The size of the new files in bytes."""
 
 
 def plan_compaction(files: Iterable[ArchivedFile], file_bytes: int) -> list[list[ArchivedFile]]:

@@ -53,10 +53,15 @@ class ArchivedFile:
 
     source: ArchivedPartition
     start: int
+    """The first offset that the file covers."""
     end: int
+    """The end offset of the file, exclusive."""
     path: str
+    """The path relative to the table."""
     size: int
+    """The size of the file in bytes."""
     records: int
+    """The number of records, 0 for a range without records."""
     latest_ms: int | None = field(default=None, compare=False)
     """The latest time of the file's records in milliseconds since 1970; None if the table does not have it."""
 
@@ -72,9 +77,13 @@ class WrittenFile:
 
     file: ArchivedFile
     first_offset: int | None = None
+    """The offset of the first record; None without records."""
     last_offset: int | None = None
+    """The offset of the last record; None without records."""
     min_timestamp_ms: int | None = None
+    """The earliest time of the records in milliseconds since 1970; None if it is not known."""
     max_timestamp_ms: int | None = None
+    """The latest time of the records in milliseconds since 1970; None if it is not known."""
 
     def to_json(self) -> str:
         """Encode the file for the way from a task to the driver."""

@@ -30,8 +30,11 @@ class BatchLimits:
     """The size of a batch, and its division into tasks and files."""
 
     max_offsets: int = 5_000_000
+    """The most offsets of a batch."""
     file_bytes: int = 128 << 20
+    """The size in bytes at which a file ends."""
     cores: int = 2
+    """The number of tasks that Spark runs at the same time."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +42,11 @@ class BatchPlan:
     """One batch: its number in the table, its tasks, and the next offset of each partition after it."""
 
     batch: int
+    """The number of the batch in the table, from 1 on."""
     tasks: tuple[tuple[OffsetRange, ...], ...]
+    """The ranges of each task."""
     positions: Mapping[ArchivedPartition, int]
+    """The next offset of each partition of the batch after it."""
 
     @property
     def ranges(self) -> list[OffsetRange]:

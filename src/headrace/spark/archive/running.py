@@ -39,15 +39,23 @@ class ArchiveSettings:
     options: Mapping[str, str]
     """Options of `format("headrace")`: cluster, topics, typed values."""
     table: str
+    """The path or address of the table."""
     kind: Literal["delta", "iceberg"] = "delta"
     catalog: str | None = field(default=None, repr=False)
+    """The address of the Iceberg catalog; None is a file in the table's directory."""
     name: str | None = None
+    """The name of the archive; None uses the name in the table, or a generated name for a new table."""
     group: str | None = None
+    """The group to which progress is committed; None is the name of the archive."""
     limits: BatchLimits = field(default_factory=BatchLimits)
     interval_s: float = 60.0
+    """Seconds from the start of a batch to the next, unless many offsets are pending."""
     once: bool = False
+    """Whether the run ends at the offsets that the partitions had at its start."""
     recreated: Literal["fail", "archive"] = "fail"
+    """The treatment of a topic that was created again: "fail" is an error, "archive" adds its records to the table."""
     skip_lost: bool = False
+    """Whether the archive continues without records that were removed before they were archived."""
 
     def source(self) -> SourceOptions:
         """Parse and check the options of the read.

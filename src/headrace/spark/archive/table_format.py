@@ -49,8 +49,11 @@ class BatchCommit:
     """The changes of one batch, which are committed atomically."""
 
     batch: int
+    """The number of the batch in the table, from 1 on."""
     files: tuple[WrittenFile, ...]
+    """The files that the commit adds."""
     positions: Mapping[ArchivedPartition, int]
+    """The next offset of each partition of the batch."""
 
 
 class ArchiveTable(Protocol):

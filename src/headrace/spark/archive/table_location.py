@@ -13,8 +13,11 @@ class FoundFile(NamedTuple):
     """A file or directory of a table."""
 
     path: str
+    """The path relative to the table."""
     size: int
+    """The size in bytes."""
     modified_ms: int
+    """The time of the last change in milliseconds since 1970; 0 if the store does not report it."""
 
 
 class NewFile(Protocol):

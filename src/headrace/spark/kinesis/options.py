@@ -89,7 +89,9 @@ class ReadOptions:
     streams: Mapping[str, Starting]
     """The start of each stream, by the name or ARN in the option `stream`."""
     store: str | None = None
+    """The address of the store for the ends of rounds; None if it is not given, which only batch reads allow."""
     ending_ms: int | None = None
+    """The end of a batch read in milliseconds since 1970; None is the time of planning."""
     max_records_per_shard: int | None = None
     max_bytes_per_shard: int = SHARD_BYTES
     max_bytes_per_trigger: int | None = None

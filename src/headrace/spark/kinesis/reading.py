@@ -37,7 +37,9 @@ class PartBounds:
     """The bounds of a part that no task has read yet."""
 
     max_bytes: int
+    """The most bytes of data and partition keys. One record may exceed them."""
     max_records: int | None = None
+    """The most records; None is no limit. An aggregated record may exceed it."""
     until_ms: int | None = None
     """Records that arrived later, in milliseconds since 1970, are left out; None is no limit."""
 

@@ -117,6 +117,7 @@ class SourceOptions:
     max_offsets_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
     max_trigger_delay_ms: int = 900_000
+    """The longest wait for `min_offsets_per_trigger` in milliseconds."""
     max_bytes_per_trigger: int | None = None
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
@@ -128,6 +129,7 @@ class SourceOptions:
     decode: DecodeOptions | None = None
     history: HistoryOptions | None = None
     poll_timeout_ms: int = 120_000
+    """Milliseconds for which a task waits for records that do not arrive."""
 
     @property
     def column_names(self) -> tuple[str, ...]:
