@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -21,6 +22,7 @@ GENERATED = {"cli.md", "python-api.md"}
 
 TESTS = {
     "README.md": "docs/test_readme.py",
+    "docs/design/protocol-messages.md": "docs/test_pages_are_run.py",
     "docs/guides/archive.md": "integration/spark/test_archive.py",
     "docs/guides/asyncio.md": "docs/test_asyncio_page.py",
     "docs/guides/authentication.md": "docs/test_security_page.py",
@@ -60,12 +62,7 @@ TESTS = {
     "docs/start/first-steps.md": "docs/test_readme.py",
     "docs/start/security-walk.md": "docs/test_security_walk.py",
 }
-"""The test that runs the programs and commands of each page."""
-
-NOT_RUN = {
-    "docs/design/protocol-messages.md": "its block shows calls with values that it does not define",
-}
-"""Pages whose programs are not run, and why. The commands of docs/reports run suites and benchmarks for minutes."""
+"""The test that runs the programs and commands of each page. Those of docs/reports run suites for minutes."""
 
 
 def name_of(page: Path) -> str:
@@ -79,7 +76,16 @@ def blocks(page: Path) -> list[tuple[str, str]]:
 def test_every_page_with_programs_or_commands_has_a_test() -> None:
     pages = [page for page in PAGES if page.parent.name != "reports"]
     executable = {name_of(page) for page in pages for kind, _ in blocks(page) if kind in EXECUTABLE}
-    assert executable == TESTS.keys() | NOT_RUN.keys()
+    assert executable == TESTS.keys()
+
+
+def test_the_program_about_message_classes_decodes_what_it_encodes() -> None:
+    page = ROOT / "docs" / "design" / "protocol-messages.md"
+    (program,) = (text for kind, text in blocks(page) if kind == "python")
+    names: dict[str, Any] = {}
+    exec(compile(program, page.name, "exec", dont_inherit=True), names)
+    assert names["decoded"] == names["response"]
+    assert names["position"] == len(names["view"])
 
 
 @pytest.mark.parametrize("page", TESTS)
