@@ -145,17 +145,19 @@ def _in_python(source: str) -> Iterator[tuple[int, str]]:
 
 def _docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Yield the line and text of each string that stands alone: docstrings, and those of attributes."""
-    for node in ast.walk(tree):
-        for statement in node.body if isinstance(node, _BODIES) else ():
+    bodies: list[list[ast.stmt]] = [tree.body]
+    while bodies:
+        for statement in bodies.pop():
             if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
                 text = statement.value.value
                 if isinstance(text, str):
                     yield statement.lineno, text
+            bodies.extend(getattr(statement, name, ()) for name in _BLOCKS)
 
 
 _CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-_BODIES = (ast.Module, ast.ClassDef, *_FUNCTIONS)
+_BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 
 
 def _of_docstring(line: int, text: str) -> Iterator[tuple[int, str]]:
