@@ -42,12 +42,12 @@ DEFECTS: Final[dict[int, tuple[str, ...]]] = {
     12: (f"{READING}::test_a_stream_that_is_being_rescaled_is_read",),
     13: (f"{LEASES}::test_sequence_numbers_are_compared_as_numbers",),
     14: (f"{LEASES}::test_a_checkpoint_may_be_repeated",),
-    15: (f"{LEASES}::test_a_lost_lease_is_reported_once_and_the_consumer_goes_on",),
+    15: (f"{LEASES}::test_a_lost_lease_is_reported_once_and_the_consumer_continues",),
     16: (f"{LEASES}::test_leases_of_several_groups_and_streams_share_a_table",),
     17: (f"{LEASES}::test_a_member_keeps_its_lease_when_the_answer_to_a_write_is_lost",),
     18: (f"{LEASES}::test_clean_may_be_repeated_and_releases_the_lease",),
     19: (f"{LEASES}::test_a_checkpoint_resets_the_number_of_owner_changes",),
-    20: (f"{READING}::test_one_worker_reads_all_shards",),
+    20: (f"{READING}::test_a_single_worker_reads_all_shards",),
     21: (f"{LEASES}::test_a_joining_member_gets_its_share_and_no_record_is_handled_twice",),
     22: (f"{LEASES}::test_a_scan_costs_one_query_for_any_number_of_shards",),
     23: (
@@ -129,7 +129,7 @@ def functions_of(path: str) -> frozenset[str]:
     return frozenset(node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
 
 
-def test_there_are_thirty_one_defects() -> None:
+def test_the_table_has_thirty_one_defects() -> None:
     assert list(DEFECTS) == list(range(1, 32))
 
 

@@ -65,7 +65,9 @@ def shared(aws: AwsSettings) -> Iterator[tuple[asyncio.Runner, AwsSettings]]:
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_dynamodb(check: Check, shared: tuple[asyncio.Runner, AwsSettings]) -> None:
+def test_dynamodb_passes_every_check(
+    check: Check, shared: tuple[asyncio.Runner, AwsSettings]
+) -> None:
     runner, aws = shared
     runner.run(check(lambda: DynamoLeaseStore(TABLE, aws, timeout_ms=PATIENT_MS)))
 

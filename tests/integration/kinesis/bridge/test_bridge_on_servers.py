@@ -172,7 +172,7 @@ class Committed:
             assert values == [number for number in range(count) if number % KEYS == each]
 
 
-def test_a_stream_is_copied_once_and_back_whichever_process_is_killed(scene: Scene) -> None:
+def test_killed_processes_copy_a_stream_once_and_back(scene: Scene) -> None:
     shared = [scene.place(scene.stream), "orders", "--leases", scene.leases, "--lease", "3"]
     first, second = scene.bridge(*shared), scene.bridge(*shared)
     scene.put(3 * KEYS)

@@ -151,7 +151,7 @@ def test_a_checkpoint_may_be_repeated(aws: FakeAws) -> None:
     asyncio.run(scenario())
 
 
-def test_a_lost_lease_is_reported_once_and_the_consumer_goes_on(aws: FakeAws) -> None:
+def test_a_lost_lease_is_reported_once_and_the_consumer_continues(aws: FakeAws) -> None:
     aws.kinesis.create_stream("orders", 1)
     put(aws, range(3))
 

@@ -179,7 +179,7 @@ def test_a_stream_that_is_being_rescaled_is_read() -> None:
         asyncio.run(scenario())
 
 
-def test_one_worker_reads_all_shards(aws: FakeAws) -> None:
+def test_a_single_worker_reads_all_shards(aws: FakeAws) -> None:
     aws.kinesis.create_stream("orders", 6)
     put(aws, range(60))
 

@@ -35,7 +35,7 @@ def theirs(dynamodb_url: str) -> Answers:
 
 
 @pytest.mark.parametrize("name", [probe.__name__ for probe in PROBES])
-def test_a_probe(name: str, ours: Answers, theirs: Answers) -> None:
+def test_both_servers_answer_a_probe_alike(name: str, ours: Answers, theirs: Answers) -> None:
     known = DIFFERENCES.get(name, (ours[name], ours[name], ""))
     assert (ours[name], theirs[name]) == known[:2]
 

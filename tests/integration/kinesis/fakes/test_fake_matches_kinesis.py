@@ -89,7 +89,7 @@ def theirs(kinesis_url: str) -> Answers:
 # The client of aiohttp warns about bodies of more than one MiB.
 @pytest.mark.filterwarnings("ignore:Sending a large body directly:ResourceWarning")
 @pytest.mark.parametrize("name", [probe.__name__ for probe in PROBES])
-def test_a_probe(name: str, ours: Answers, theirs: Answers) -> None:
+def test_both_servers_answer_a_probe_alike(name: str, ours: Answers, theirs: Answers) -> None:
     known = DIFFERENCES.get(name, Difference(ours[name], ours[name], ""))
     assert (ours[name], theirs[name]) == (known.fake, known.local)
 

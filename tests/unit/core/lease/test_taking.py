@@ -107,7 +107,7 @@ def test_a_lease_moves_by_load_if_the_numbers_are_even() -> None:
     assert wish.bytes_per_s == 1000  # 730 and 1010 afterwards, instead of 1700 and 30
 
 
-def test_one_hot_shard_is_not_passed_around() -> None:
+def test_a_hot_shard_does_not_move_back_and_forth() -> None:
     hot, idle = lease(0, "a", 1_000_000), [lease(number, "b", 10) for number in range(1, 8)]
     assert division("b", hot, *idle).wish() is None
     assert division("a", hot, *idle).wish() is None

@@ -46,7 +46,7 @@ def aggregate(number: int, size: int) -> list[KinesisRecord]:
     ]
 
 
-def test_positions_become_checkpoints_of_what_is_finished() -> None:
+def test_positions_become_checkpoints_of_finished_records() -> None:
     shard = new_shard()
     shard.take_in(Fetched(records=aggregate(100, 1) + aggregate(101, 3)))
     records = shard.hand_out(10)

@@ -26,7 +26,7 @@ OF_MEMORY = [check for check in CHECKS if check is not a_closed_store_says_so]
 
 
 @pytest.mark.parametrize("check", OF_MEMORY, ids=lambda check: check.__name__)
-def test_memory(check: Check) -> None:
+def test_memory_passes_every_check(check: Check) -> None:
     name = str(uuid4())
     asyncio.run(check(lambda: MemoryLeaseStore(name)))
 
@@ -38,7 +38,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_sqlite(check: Check, path: Path) -> None:
+def test_sqlite_passes_every_check(check: Check, path: Path) -> None:
     asyncio.run(check(lambda: SqliteLeaseStore(path)))
 
 

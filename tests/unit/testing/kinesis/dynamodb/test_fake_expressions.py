@@ -85,7 +85,7 @@ def update(dynamodb: FakeDynamoDB, text: str, **more: Any) -> dict[str, Any]:
         ("size(nothing) < :five", False),
     ],
 )
-def test_conditions(dynamodb: FakeDynamoDB, condition: str, holds: bool) -> None:  # noqa: FBT001 - a parameter
+def test_conditions_are_evaluated(dynamodb: FakeDynamoDB, condition: str, holds: bool) -> None:  # noqa: FBT001 - a parameter
     def write() -> None:
         ask(
             dynamodb,
@@ -118,7 +118,7 @@ def test_conditions(dynamodb: FakeDynamoDB, condition: str, holds: bool) -> None
         ("ADD n :six, fresh :six", {"n": {"N": "11"}, "fresh": {"N": "6"}}),
     ],
 )
-def test_updates(dynamodb: FakeDynamoDB, text: str, changed: dict[str, Any]) -> None:
+def test_updates_are_applied(dynamodb: FakeDynamoDB, text: str, changed: dict[str, Any]) -> None:
     wanted = {name: value for name, value in (ROW | changed).items() if name not in KEY and value}
     assert update(dynamodb, text) == wanted
 
