@@ -61,7 +61,7 @@ def test_streams_need_distinct_names() -> None:
         ({"delivery": "exactly_once"}, "context.epoch"),
         ({"retry": headrace.Retry(topics=True)}, "streams"),
         ({"max_poll_records": 3}, "max_poll_records"),
-        ({"pattern": "o.*"}, "not several"),
+        ({"pattern": "o.*"}, "use one of them"),
         ({"dead_letter": "s3://bucket"}, "kinesis://STREAM"),
     ],
 )
@@ -77,7 +77,7 @@ def test_worker_options_that_streams_do_not_have_are_refused(
 
 def test_dead_letters_of_topics_go_to_topics() -> None:
     app = headrace.App(group="billing")
-    with pytest.raises(ConfigError, match="no name of one"):
+    with pytest.raises(ConfigError, match="is not a valid topic name"):
 
         @app.worker("orders", dead_letter="kinesis://letters")
         async def bill(order: str) -> None: ...
