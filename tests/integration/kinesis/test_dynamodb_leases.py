@@ -193,7 +193,7 @@ def test_a_write_that_never_gets_an_answer_is_an_unknown_outcome(
     async def scenario(faults: Faulty) -> None:
         lease = await created(faults.store)
         faults.lose_answers(1000)
-        with pytest.raises(LeaseStoreError, match=r"update_item on the table .* no answer"):
+        with pytest.raises(LeaseStoreError, match=r"update_item on the lease table .* no answer"):
             await faults.store.take(lease, "a")
         assert 1 < faults.attempts < 100
 
@@ -272,7 +272,8 @@ def test_permanent_errors_fail_at_once(with_faults: Callable[..., None]) -> None
 def test_a_refused_connection_is_reported(aws: AwsSettings) -> None:
     nowhere = replace(aws, endpoint_url="http://127.0.0.1:9")
     with pytest.raises(
-        LeaseStoreError, match=r"no answer from http://127.0.0.1:9 in region \S+: check region,"
+        LeaseStoreError,
+        match=r"no answer .*from http://127.0.0.1:9 in region \S+[:.] [cC]heck region,",
     ):
         asyncio.run(DynamoLeaseStore("leases", nowhere, timeout_ms=1_500).open())
 

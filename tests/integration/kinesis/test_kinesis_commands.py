@@ -385,7 +385,7 @@ def test_the_leases_of_one_of_several_streams_are_imported(fake: Cloud) -> None:
     other = kcl_table(fake, rows[3:])
     result = fake.run("import-kcl", other, "g", "-s", name, "--dry-run")
     assert result.exit_code == 2
-    assert f"the table has no leases of the stream {name}, but of others" in result.output
+    assert f"the table has no leases of the stream {name}. It has leases of others" in result.output
 
 
 def test_a_running_application_is_not_imported(fake: Cloud) -> None:
@@ -422,15 +422,15 @@ def test_a_table_of_another_program_is_not_imported(fake: Cloud) -> None:
     assert "is not a lease table of the Kinesis Client Library" in result.output
     result = fake.run("import-kcl", "none-such", "g", "-s", reading.name, "--dry-run")
     assert result.exit_code == 2
-    assert "there is no table none-such: it has the name" in result.output
+    assert "there is no table none-such. The table has the name" in result.output
 
 
 def test_errors_of_commands_name_the_missing_resource(fake: Cloud, tmp_path: Any) -> None:
     missing = f"dynamodb://missing-{uuid4()}?endpoint_url={fake.dynamodb}"
     result = fake.run("groups", leases=missing)
-    assert (result.exit_code, "there is no table missing-" in result.output) == (2, True)
+    assert (result.exit_code, "there is no lease table missing-" in result.output) == (2, True)
     result = fake.run("groups", leases=f"sqlite:///{tmp_path}/none.db")
-    assert (result.exit_code, "there is no file" in result.output) == (2, True)
+    assert (result.exit_code, "none.db does not exist" in result.output) == (2, True)
     assert not list(tmp_path.iterdir())
     fake.do(a_group)
     result = fake.run("describe", "absent")

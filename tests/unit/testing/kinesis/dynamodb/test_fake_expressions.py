@@ -85,7 +85,7 @@ def update(dynamodb: FakeDynamoDB, text: str, **more: Any) -> dict[str, Any]:
         ("size(nothing) < :five", False),
     ],
 )
-def test_conditions_are_evaluated(dynamodb: FakeDynamoDB, condition: str, holds: bool) -> None:  # noqa: FBT001 - a parameter
+def test_conditions_hold(dynamodb: FakeDynamoDB, condition: str, holds: bool) -> None:  # noqa: FBT001 - a parameter
     def write() -> None:
         ask(
             dynamodb,
