@@ -95,7 +95,7 @@ def record() -> list[Step]:
                     )
                 if number == PRODUCE:
                     _wait(directory / "worker.out", "billed")
-                    _wait(directory / "worker.err", "dead letters")
+                    _wait(directory / "worker.err", "dead-letter topic")
                     _wait_committed(address)
                     printed = _lines((directory / "worker.out").read_text(), address)
                     steps.append(Step("", tuple(line for line in printed if "billed" in line)))
