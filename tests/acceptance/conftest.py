@@ -51,13 +51,13 @@ def open_place(request: pytest.FixtureRequest) -> Iterator[Place]:
 
 @pytest.fixture(params=HERE)
 def headrace_place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    """Where Headrace's own features are."""
+    """A place with the features that only Headrace has."""
     yield from open_place(request)
 
 
 @pytest.fixture(params=[*HERE, pytest.param("kafka", marks=pytest.mark.java)])
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    """Where everything is that any Kafka has."""
+    """A place with the features of every Kafka."""
     yield from open_place(request)
 
 

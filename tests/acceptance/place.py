@@ -62,7 +62,7 @@ class Place:
         return self._keep(headrace.Consumer(self.target, group=group, **self.options(**options)))
 
     def options(self, **options: Any) -> dict[str, Any]:
-        """How consumers are made here."""
+        """The arguments of consumers in this place."""
         given = {**QUICK_CONSUMER, **({} if self.is_headrace else ON_KAFKA), **options}
         if self.protocol == "consumer":
             given = {name: value for name, value in given.items() if name not in CLASSIC_ONLY}

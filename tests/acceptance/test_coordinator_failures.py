@@ -83,7 +83,7 @@ class Scenario:
         return sum(is_kind(call.request, JoinGroupRequest) for call in calls)
 
     def size(self) -> int:
-        """How many members the coordinator counts."""
+        """The number of members that the coordinator has."""
         shard = self.world.broker.broker.services.groups._shard_of("g")
         assert shard is not None
         return len((shard.classic_groups.get("g") or shard.consumer_groups["g"]).members)
@@ -315,7 +315,7 @@ def test_b5_a_member_that_pauses_after_its_join_has_a_full_session_from_the_answ
         scenario, sleeper, 7_000
     )  # of ten, less the margin; the moment since the answer counts too
     scenario.settle()
-    assert len(sleeper.requests(JoinGroupRequest)) == joins, "nobody noticed"
+    assert len(sleeper.requests(JoinGroupRequest)) == joins, "no member joined again"
 
 
 @pytest.mark.parametrize("assignor", ["equal", SERVER_SIDE])

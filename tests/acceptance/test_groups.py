@@ -253,7 +253,7 @@ def test_a13_a_partition_is_confirmed_before_it_moves(place, name) -> None:
     place.fill(topic, range(20), partitions=2)
     events: list[tuple[str, str, set[TopicPartition]]] = []
 
-    class Told(Member):
+    class ReportingMember(Member):
         def __init__(self, label: str, **options) -> None:
             self.label = label
             super().__init__(place, name, [topic], **options)
@@ -266,9 +266,9 @@ def test_a13_a_partition_is_confirmed_before_it_moves(place, name) -> None:
             self.consumer.commit({one: held[one] or 0 for one in partitions})
             events.append((self.label, "gives", set(partitions)))
 
-    first = Told("first", assignor="equal", enable_auto_commit=False)
+    first = ReportingMember("first", assignor="equal", enable_auto_commit=False)
     until(lambda: len(first.numbers) == 20, first)
-    second = Told("second", assignor="equal", enable_auto_commit=False)
+    second = ReportingMember("second", assignor="equal", enable_auto_commit=False)
     until(lambda: settled(2, first, second), first, second)
     owner: dict[TopicPartition, str | None] = {}
     for label, what, partitions in events:
@@ -302,7 +302,7 @@ def test_a13_an_owner_that_sleeps_is_removed_and_its_late_commit_is_fenced(place
 
 
 class pausing:  # noqa: N801 - reads as the statement that it is
-    """Stop a consumer's heartbeats, as SIGSTOP would: nobody pumps its engine."""
+    """Stop a consumer's heartbeats, as SIGSTOP would: no thread runs its engine."""
 
     def __init__(self, place: Place, member: Member) -> None:
         self._driver: Any = member.consumer._driver

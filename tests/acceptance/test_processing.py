@@ -20,7 +20,7 @@ PROGRAM = Path(__file__).resolve().parents[2] / "tests" / "acceptance" / "progra
 
 
 class Gauge:
-    """How many are inside at once."""
+    """The number of handlers that run at once."""
 
     def __init__(self) -> None:
         self.now: defaultdict[int, int] = defaultdict(int)

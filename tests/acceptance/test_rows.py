@@ -1,4 +1,4 @@
-"""Every row of the mission's parts A and B has tests, and they run where the row says."""
+"""Each requirement in the lists A and B has tests, in process and over TCP."""
 
 from __future__ import annotations
 

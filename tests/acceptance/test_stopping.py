@@ -172,7 +172,7 @@ def test_a17_the_asyncio_consumer_stops_too(
 def test_a17_a_transaction_of_a_member_that_was_stopped_is_refused(
     headrace_place: Place, name: str, protocol: str
 ) -> None:
-    """Else it would count as the commit of nobody, and set back the group, which others have read on."""
+    """A commit without a member would set back the offsets of the group, which other members have advanced."""
     place = headrace_place
     place.protocol = protocol
     topic = place.topic(name, 1)

@@ -33,7 +33,7 @@ class OutputCheck:
         return read_all(self._bootstrap, topic, self._journals / f"reader-{topic}.jsonl")
 
     def wanted_positions(self) -> dict[int, int]:
-        """Where the group stands when it has finished: behind the last record of each partition."""
+        """The committed offsets of a finished group: behind the last record of each partition."""
         return {
             number: messages[-1].offset() + 1 for number, messages in self.input.items() if messages
         }

@@ -64,17 +64,17 @@ class Incarnation:
     name: str
     process: subprocess.Popen[bytes]
     wakes_at: float = 0.0
-    """When it goes on, if it is stopped."""
+    """The time at which a stopped process continues, in seconds of the monotonic clock; 0 if it is not stopped."""
 
 
 @dataclass
 class Slot:
-    """One of the workers: its transactional id, and who has it."""
+    """One worker: its transactional id, and its present process."""
 
     number: int
     current: Incarnation | None = None
     due_at: float = 0.0
-    """When the next process starts."""
+    """The time at which the next process starts, in seconds of the monotonic clock."""
     born: int = 0
 
 
@@ -128,7 +128,7 @@ class Pipeline:
             self.server.kill()
 
     _last = ""
-    """How far it was when somebody lost patience."""
+    """The progress at the last timeout, for messages."""
     _background: tuple[Feeder | Watcher, ...] = ()
 
     def _begin(self) -> None:
@@ -137,7 +137,7 @@ class Pipeline:
         topics = [NewTopic(name, PARTITIONS, 1) for name in (INPUT, OUTPUT)]
         for created in self.admin.create_topics(topics).values():
             created.result()
-        # Workers find a committed offset for every partition, or fail: nobody begins anew because one got lost.
+        # Every partition has a committed offset, so no worker begins at the start because an offset was lost.
         places = [TopicPartition(INPUT, number, 0) for number in range(PARTITIONS)]
         beginning = [ConsumerGroupTopicPartitions(GROUP, places)]
         for altered in self.admin.alter_consumer_group_offsets(beginning).values():
@@ -251,7 +251,7 @@ class Pipeline:
             self.counts["workers killed"] += 1
 
     def stop_worker(self) -> None:
-        """It goes on later; perhaps as a zombie beside somebody who has its transactional id."""
+        """Stop a process for a while. It may continue as a zombie beside a process with its transactional id."""
         for slot in self.random.sample(able := self._awake(), min(len(able), 1)):
             one = slot.current
             assert one is not None

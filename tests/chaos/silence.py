@@ -116,7 +116,7 @@ class Notes:
 
 
 def options(kind: str, member: str, protocol: str) -> dict[str, Any]:
-    """How consumers are made: with defaults but for the length of a session."""
+    """The arguments of consumers: only the session timeout differs from the defaults."""
     if protocol == "consumer":
         given: dict[str, Any] = {"group_protocol": "consumer"}
     else:

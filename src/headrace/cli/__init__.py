@@ -39,7 +39,7 @@ SUMMARIES: dict[str, str] = {
     "completion": "Print the script with which a shell completes commands and names.",
     "demo": "Stream real flights through a broker and a Spark pipeline.",
 }
-"""For each command, its line in `headrace --help`. The command NAME is the click command NAME in `commands/NAME.py`."""
+"""The lines of `headrace --help`, by command. The command NAME is the click command NAME in `commands/NAME.py`."""
 
 VARIABLE = "_HEADRACE_COMPLETE"
 """The environment variable that a shell sets when it asks for completions."""

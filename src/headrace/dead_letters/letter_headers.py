@@ -37,7 +37,7 @@ TRACEBACK: Final = "kafka_dlt-exception-stacktrace"
 ATTEMPTS: Final = "dlq-error-attempts"
 GROUP: Final = "dlq-error-group"
 REDRIVES: Final = "dlq-redrives"
-"""How many times the dead letter was sent back to its topic."""
+"""The number of times that the dead letter was sent back to its topic."""
 ONLY_GROUP: Final = "headrace-only-group"
 """The only group whose workers handle the record. Workers of other groups skip it."""
 RETRY_ATTEMPT: Final = "retry_topic-attempts"
@@ -81,7 +81,7 @@ _SPENT: Final = {DELIVER_AT_MS, DELAY_MS}
 
 
 class RecordOrigin(NamedTuple):
-    """Where a record was read for the first time, before any retry topic or dead-letter topic."""
+    """The place where a record was read for the first time, before any retry topic or dead-letter topic."""
 
     topic: str
     partition: int
@@ -89,7 +89,7 @@ class RecordOrigin(NamedTuple):
     timestamp_ms: int
 
 
-class Letter(NamedTuple):
+class FailedRecord(NamedTuple):
     """The content of a record that is written to a dead-letter topic or a retry topic."""
 
     value: bytes | None
@@ -218,26 +218,26 @@ def dead_letter_headers(
     )
 
 
-def ever_smaller(record: ConsumerRecord, headers: Headers) -> Iterator[Letter]:
+def ever_smaller(record: ConsumerRecord, headers: Headers) -> Iterator[FailedRecord]:
     """Yield dead letters of a record, each smaller than the one before.
 
-    The largest record that the dead-letter topic accepts is not known, so the caller tries one letter after another.
+    The largest record that the dead-letter topic accepts is not known, so the caller tries one after another.
 
     Args:
         record: The record.
         headers: The headers of the complete dead letter.
     """
-    yield Letter(record.value, record.key, headers)
+    yield FailedRecord(record.value, record.key, headers)
     headers = tuple(one for one in headers if one[0] != TRACEBACK)
-    yield Letter(record.value, record.key, headers)
+    yield FailedRecord(record.value, record.key, headers)
     value = f"value of {len(record.value or b'')} bytes"
     yield _without(value, record.key, headers)
     own = tuple(one for one in headers if one[0] in _OWN or one[0].startswith((LETTER, RETRIED)))
     yield _without(f"{value}, its key and its own headers", None, own)
 
 
-def _without(what: str, key: bytes | None, headers: Headers) -> Letter:
-    return Letter(None, key, (*headers, (LEFT_OUT, what.encode())), what)
+def _without(what: str, key: bytes | None, headers: Headers) -> FailedRecord:
+    return FailedRecord(None, key, (*headers, (LEFT_OUT, what.encode())), what)
 
 
 def redrive_headers(record: ConsumerRecord) -> Headers:

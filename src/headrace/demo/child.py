@@ -33,7 +33,7 @@ class BrokerChildError(HeadraceError):
 
 
 class BrokerChild:
-    """A context manager: the broker runs inside the block, and has ended after it, however the block ends."""
+    """A context manager that runs the broker inside the block, and ends it after the block."""
 
     def __init__(self, data: Path, log_path: Path) -> None:
         self._data = data

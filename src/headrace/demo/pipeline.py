@@ -36,7 +36,7 @@ class PipelineError(HeadraceError):
 
 @dataclass(frozen=True)
 class Places:
-    """Where the pipeline reads, writes and keeps its state."""
+    """The topics and directories of the pipeline: its input, its output and its state."""
 
     bootstrap: str
     flights: str

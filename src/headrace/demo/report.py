@@ -19,7 +19,7 @@ _NAME_WIDTH: Final = 27
 
 @dataclass(frozen=True)
 class Outcome:
-    """All that a run of the demo found and took. Everything in `results` has been checked against the input."""
+    """The results and durations of a run of the demo. All `results` were compared with the input."""
 
     bootstrap: str
     own_broker: bool
@@ -37,7 +37,7 @@ class Outcome:
 
     @property
     def pipeline_seconds(self) -> float:
-        """How long the pipeline's runs took, together."""
+        """The duration of all runs of the pipeline together, in seconds."""
         return sum(run.seconds for run in self.runs)
 
 

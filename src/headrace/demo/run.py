@@ -1,4 +1,4 @@
-"""The demo from beginning to end."""
+"""Runs the steps of the demo in order."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 
 MARKER: Final = ".headrace-demo"
 OWN_NAMES: Final = ("data", "results", "checkpoint", "spark", "broker.log", "spark.log", MARKER)
-"""All that the demo makes in its directory, and removes when it begins."""
+"""The names of files and directories that the demo creates, and removes when it begins."""
 
 
 class Progress(Protocol):
-    """How the demo tells what it is doing."""
+    """Receives reports about the progress of the demo."""
 
     def step(self, text: str) -> None:
-        """Name what begins now."""
+        """Report the step that begins now."""
 
     def count(self, text: str, total: int) -> AbstractContextManager[Callable[[int], None]]:
-        """Return a context in which to report how many more of `total` are done."""
+        """Return a context manager. Its function reports how many more items of `total` are done."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def run_demo(settings: Settings, progress: Progress) -> Outcome:
 
 
 def check_requirements() -> None:
-    """Find out what is missing before anything has begun.
+    """Check the requirements of the demo before it begins.
 
     Raises:
         ConfigError: PySpark or Java is.
@@ -119,7 +119,7 @@ def check_requirements() -> None:
 
 
 def prepare_output(output: Path) -> None:
-    """Make the directory, without what an earlier demo left there.
+    """Create the directory, and remove the files of an earlier run.
 
     Raises:
         ConfigError: It holds something else.
@@ -141,7 +141,7 @@ def prepare_output(output: Path) -> None:
 
 
 def check_results(places: pipeline.Places, expected: Expected, produced: Produced) -> Results:
-    """Compare files and topic with what the input gives, and return the results.
+    """Compare files and topic with the expected results, and return the results.
 
     Raises:
         WrongResultError: They differ.
@@ -169,7 +169,7 @@ def _run_pipeline(
 
 @contextlib.contextmanager
 def _broker(settings: Settings, progress: Progress) -> Iterator[str]:
-    """Give the address of the broker that was named, or of one that runs inside the block."""
+    """Yield the address of the given broker, or of a broker that runs inside the block."""
     if settings.bootstrap is not None:
         yield settings.bootstrap
         return
@@ -180,7 +180,7 @@ def _broker(settings: Settings, progress: Progress) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _spark(output: Path) -> Iterator[SparkSession]:
-    """Run a Spark session inside the block; what its processes print goes to a file."""
+    """Run a Spark session inside the block. The output of its processes goes to a file."""
     with warnings.catch_warnings(), _quiet_log():
         # PySpark warns of the version of pandas, which is here only with the flights and is not used.
         warnings.simplefilter("ignore")

@@ -16,7 +16,7 @@ SHOWN_DIFFERENCES: Final = 5
 
 
 class WrongResultError(HeadraceError):
-    """The pipeline's results are not what the input gives."""
+    """The results of the pipeline differ from the expected results."""
 
 
 class WindowKey(NamedTuple):
@@ -41,7 +41,7 @@ Results = Mapping[WindowKey, WindowResult]
 
 @dataclass
 class Tally:
-    """Counts that make a `WindowResult`, or the total of a carrier."""
+    """Counts flights, for a `WindowResult` or for the total of a carrier."""
 
     flights: int = 0
     cancelled: int = 0
@@ -50,7 +50,7 @@ class Tally:
     max_delay_minutes: int | None = None
 
     def add(self, delay_minutes: int | None) -> None:
-        """Count one flight; None is one that never left."""
+        """Count one flight. The delay None stands for a cancelled flight."""
         self.flights += 1
         if delay_minutes is None:
             self.cancelled += 1
@@ -61,7 +61,7 @@ class Tally:
             self.max_delay_minutes = delay_minutes
 
     def result(self) -> WindowResult:
-        """Return means and shares."""
+        """Return the means and shares of the counted flights."""
         departed = self.flights - self.cancelled
         if departed == 0:
             return WindowResult(self.flights, self.cancelled, None, None, None)

@@ -23,7 +23,7 @@ RESULT_PARTITIONS: Final = 2
 PROGRESS_EVERY: Final = 2_000
 SENTINEL_AFTER_MS: Final = 30 * 24 * 3_600_000
 KEEP_ALL: Final = {"retention.ms": "-1"}
-"""Brokers go by the records' own time, and that of 2013 is older than any retention."""
+"""The configuration of the topics: no retention, because the timestamps of the records are from 2013."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def create_topics(bootstrap: str, topics: Topics) -> None:
     """Create the topics.
 
     Raises:
-        ConfigError: One exists: the demo would mix its records with somebody's.
+        ConfigError: A topic exists. The demo would mix its records with other records.
         ApiError: The broker refused.
     """
     wanted = [

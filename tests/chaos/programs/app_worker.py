@@ -1,7 +1,7 @@
 """A worker of Headrace's that processes exactly once: `delivery="exactly_once"`. Its argument is JSON.
 
 Handlers run side by side and do not learn what became of their transaction, so each attempt is an operation of its own
-whose end nobody knows. The worker ends with code 3 if it was fenced, and with 5 if it could not commit a partition that
+whose end is unknown. The worker ends with code 3 if it was fenced, and with 5 if it could not commit a partition that
 it had to hand over.
 """
 

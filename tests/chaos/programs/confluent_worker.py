@@ -122,7 +122,7 @@ class Worker:
         return bool(struct.unpack_from("<i", self._metadata, len(magic))[0] >= 0)
 
     def run(self) -> None:
-        """Work until somebody wants the end."""
+        """Work until the end is requested."""
         self._repeat(lambda: self._producer.init_transactions(CALL_S))
         self._consumer.subscribe([self._settings["input"]], on_assign=self._assigned)
         while not self._ends:

@@ -90,7 +90,7 @@ class Worker:
         self._journal.write(OK, "assign", names)
 
     def run(self) -> None:
-        """Work until somebody wants the end."""
+        """Work until the end is requested."""
         self._producer.init_transactions(20)
         self._consumer.subscribe([self._settings["input"]], listener=self)
         while not self._ends:
@@ -146,7 +146,7 @@ class Worker:
             if self._fault != COMMITS_APART:
                 transaction.send_offsets(positions, self._consumer)
         if self._fault == COMMITS_APART:
-            time.sleep(0.1)  # somebody is killed here before long
+            time.sleep(0.1)  # the test kills the process here
             self._consumer.commit(positions)
         for delivery, send in zip(deliveries, sends, strict=True):
             sent = delivery.result(0)

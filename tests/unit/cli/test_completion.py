@@ -167,7 +167,7 @@ def test_commands_are_completed_without_importing_them() -> None:
     assert done.stdout.strip() == "['topic', 'transaction'] False"
 
 
-def test_somebody_presses_the_tab_key(broker: Broker, environment: dict[str, str]) -> None:
+def test_the_tab_key_completes_names(broker: Broker, environment: dict[str, str]) -> None:
     bash = shutil.which("bash")
     if bash is None:
         pytest.skip("there is no bash")

@@ -177,7 +177,7 @@ def test_a_server_in_memory_keeps_the_others_apart() -> None:
 
 
 class Unnamed(ArraySegment):
-    """A storage that nobody has registered."""
+    """A storage that is not registered."""
 
     made: ClassVar[list[Unnamed]] = []
 

@@ -20,7 +20,7 @@ DEADLINE_S: Final = 1.5
 """The time in seconds that a completion may take if it asks a broker."""
 REQUEST_MS: Final = 1_000
 _ORDINARY: Final = frozenset("._-:@%+=,/")
-"""Characters, besides letters and digits, without a special meaning in a shell word."""
+"""The characters, besides a-z, A-Z and 0-9, without a special meaning in a shell word."""
 
 
 def complete_topics(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:

@@ -34,7 +34,7 @@ def path_of(name: str) -> Path:
     """
     if not _NAME.fullmatch(name):
         raise ConfigError(
-            f"{name[:100]!r} is not allowed as the name of a context: use letters, digits, dots, dashes and underscores"
+            f"{name[:100]!r} is not allowed as the name of a context: use a-z, A-Z, 0-9, dots, dashes and underscores"
         )
     return directory() / "contexts" / f"{name}{_SUFFIX}"
 

@@ -64,7 +64,7 @@ _RUN: Final = (
     catalog_option,
     click.option(
         "--name",
-        help="The name of the archive.  [default: archive-, the last part of its path, and six letters]",
+        help="The name of the archive.  [default: archive-, the last part of its path, and six characters]",
     ),
     click.option(
         "--group",

@@ -135,8 +135,8 @@ def show(bootstrap: str, properties: dict[str, Any], *, as_json: bool, **options
 @click.option(
     "--any-topic",
     is_flag=True,
-    help="Send each dead letter to the topic that its headers name, if it exists. Safe only if nobody except "
-    "workers can write to the dead-letter topic.",
+    help="Send each dead letter to the topic that its headers name, if it exists. Safe only if no "
+    "client except workers can write to the dead-letter topic.",
 )
 @click.option("-n", "--limit", type=click.IntRange(min=1), help="Send at most this many.")
 @click.option(

@@ -104,7 +104,7 @@ class Redrive:
         """
         self._kept_before = {name: kept_of(each) for name, each in (before or {}).items()}
         self._kept: dict[TopicPartition, int] = {}
-        """For each partition, the offset of the first dead letter that this run has not sent."""
+        """The offset of the first dead letter that this run has not sent, by partition."""
         self._targets = targets
         self._options = options
         large = {"recreate_topics": False, "max_request_size": LARGEST_RECORD_BYTES, **client}
@@ -112,7 +112,7 @@ class Redrive:
         self._positions = positions
         self._done: dict[TopicPartition, int] = {}
         self._seen: dict[TopicPartition, int] = {}
-        """For each partition, the offset at which this run began."""
+        """The offset at which this run began, by partition."""
         self._sent = self._passed_over = self._homeless = 0
         self._left: list[dict[str, Any]] = []
 

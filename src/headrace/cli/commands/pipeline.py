@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 STOP_POLL_S: Final = 0.1
 SHOWN_MS: Final = 7 * 86_400_000
-"""How long `list` shows a pipeline after its end, in milliseconds."""
+"""The time in milliseconds for which `list` shows a pipeline after its end."""
 
 
 @click.group(cls=CommandGroup)

@@ -56,7 +56,7 @@ class JsonLines:
 
 
 class QuietLines:
-    """For logs: a line for every change of state, and one per interval for each pipeline."""
+    """Output for logs: a line for every change of state, and a line per interval for each pipeline."""
 
     def __init__(
         self,

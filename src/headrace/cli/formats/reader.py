@@ -28,7 +28,7 @@ _ENCODED_SIZES: Final[dict[str, Callable[[int], int]]] = {
     "hex": lambda size: 2 * size,
     "base64": lambda size: 4 * ((size + 2) // 3),
 }
-"""For each modifier, the number of characters that a number of bytes is encoded to."""
+"""The number of characters to which a number of bytes is encoded, by modifier."""
 _SIZES: Final = {Token.KEY_SIZE: Token.KEY, Token.VALUE_SIZE: Token.VALUE}
 
 

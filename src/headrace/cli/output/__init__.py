@@ -1,1 +1,1 @@
-"""How commands print results, messages, tables and progress."""
+"""The output of commands: results, messages, tables and progress."""

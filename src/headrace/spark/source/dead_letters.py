@@ -11,7 +11,7 @@ from headrace.clients.consumer.records import ConsumerRecord
 from headrace.clients.producer.blocking import Producer
 from headrace.clients.producer.blocking_delivery import DeliveryFuture
 from headrace.dead_letters.letter_headers import (
-    Letter,
+    FailedRecord,
     dead_letter_headers,
     ever_smaller,
     origin_of,
@@ -72,7 +72,7 @@ class DeadLetters:
                 f"option onError: {len(errors)} values do not decode, and cannot be written to {self._topic}: {error}"
             ) from error
 
-    def _begin(self, record: ConsumerRecord, smaller: Iterator[Letter]) -> DeliveryFuture:
+    def _begin(self, record: ConsumerRecord, smaller: Iterator[FailedRecord]) -> DeliveryFuture:
         """Send the largest variant of a dead letter that the producer accepts.
 
         Raises:
@@ -91,7 +91,7 @@ class DeadLetters:
         raise refusal
 
     def _finish(
-        self, delivery: DeliveryFuture, record: ConsumerRecord, smaller: Iterator[Letter]
+        self, delivery: DeliveryFuture, record: ConsumerRecord, smaller: Iterator[FailedRecord]
     ) -> None:
         """Wait until a dead letter is durable. If the broker refuses it as too large, send the next smaller variant."""
         while True:

@@ -119,7 +119,7 @@ class FailedRecordWriter:
             MessageTooLargeError: The record with its headers exceeds the limit of the topic.
             HeadraceError: The record was not written.
         """
-        letter = letter_headers.Letter(record.value, record.key, headers)
+        letter = letter_headers.FailedRecord(record.value, record.key, headers)
         await self._write(out, topic, _Origin(record.topic, delayed=True), letter)
 
     async def restore(self, topic: str) -> None:
@@ -130,7 +130,7 @@ class FailedRecordWriter:
             await self._ensure(topic, origin)
 
     async def _write(
-        self, out: Publisher, topic: str, origin: _Origin, letter: letter_headers.Letter
+        self, out: Publisher, topic: str, origin: _Origin, letter: letter_headers.FailedRecord
     ) -> None:
         await self._ensure(topic, origin)
         writing = asyncio.ensure_future(

@@ -1,4 +1,4 @@
-"""Named connections: which one counts, what is kept of it, and that nobody else can read it."""
+"""Contexts: which one a command uses, what is stored of it, and that other users cannot read it."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def values(broker: Broker, topic: str) -> list[bytes | None]:
     return [message.value for message in broker.messages(topic)]
 
 
-def test_letters_go_back_for_their_group_with_their_own_headers(broker: Broker) -> None:
+def test_resent_dead_letters_are_for_their_group_and_keep_their_headers(broker: Broker) -> None:
     write(broker, DLQ, (b"1", letter_of("orders")), (b"2", letter_of("orders")))
     expected = {"topic": DLQ, "sent": 2, "passed_over": 0, "homeless": 0, "left": []}
     assert redrive(broker, "orders", "--dry-run") == {**expected, "dry_run": True}
@@ -111,7 +111,7 @@ def test_a_dead_letter_that_names_another_topic_is_left_and_reported(broker: Bro
     assert len(values(broker, DLQ)) == 4
 
 
-def test_a_letter_with_as_many_headers_as_a_record_may_have_holds_up_no_others(
+def test_a_dead_letter_with_the_most_headers_does_not_block_others(
     broker: Broker,
 ) -> None:
     full = (*letter_of("orders"), *[("", None)] * MAX_HEADERS)[:MAX_HEADERS]
@@ -132,7 +132,7 @@ def test_a_message_lists_some_of_many_skipped_dead_letters(broker: Broker) -> No
     assert (told.count("names"), f"and {MAX_LEFT - 2} more" in told) == (5, True)
 
 
-def test_the_operator_names_the_topics_that_letters_go_back_to(broker: Broker) -> None:
+def test_options_allow_topics_to_which_dead_letters_are_sent(broker: Broker) -> None:
     write(
         broker,
         "graveyard",
@@ -149,7 +149,7 @@ def test_the_operator_names_the_topics_that_letters_go_back_to(broker: Broker) -
         2,
         [{"partition": 0, "offset": 2, "names": "secrets"}],
     )
-    assert "secrets" not in broker.topics(), "no letter has a topic created"
+    assert "secrets" not in broker.topics(), "no dead letter makes the command create a topic"
     assert redrive(broker, "graveyard", "--named", "--all", "--to", "payments")["sent"] == 3
 
 
@@ -167,7 +167,7 @@ def test_incompatible_options_are_wrong_usage(arguments: tuple[str, ...], told: 
     assert (done.code, told in done.err) == (2, True)
 
 
-def test_letters_that_are_passed_over(broker: Broker) -> None:
+def test_skipped_dead_letters_are_counted(broker: Broker) -> None:
     record = headrace.ConsumerRecord("orders", 0, 7, 1, b"k", b"v", (), 0)
     *_, small = ever_smaller(record, letter_of("orders"))
     write(
@@ -193,7 +193,7 @@ def purge_sent(broker: Broker, *arguments: str) -> tuple[int, int]:
     return said["deleted"], said["kept"]
 
 
-def test_letters_that_a_redrive_has_passed_over_are_not_purged_as_sent(broker: Broker) -> None:
+def test_dead_letters_skipped_by_a_redrive_are_not_purged_as_sent(broker: Broker) -> None:
     keys = [letter_of("orders", error=KeyError("x")) for _ in range(2)]
     values_ = letter_of("orders")
     write(broker, DLQ, (b"0", keys[0]), (b"1", values_), (b"2", keys[1]), (b"3", values_))
@@ -216,7 +216,7 @@ def test_letters_that_a_redrive_has_passed_over_are_not_purged_as_sent(broker: B
     assert values(broker, DLQ) == []
 
 
-def test_a_letter_that_may_go_nowhere_is_not_purged_as_sent(broker: Broker) -> None:
+def test_a_dead_letter_without_a_permitted_topic_is_not_purged_as_sent(broker: Broker) -> None:
     write(broker, DLQ, (b"0", letter_of("payments")), (b"1", letter_of("orders")))
     redrive(broker, "orders", code=1)
     assert values(broker, "orders") == [b"1"]
@@ -226,7 +226,7 @@ def test_a_letter_that_may_go_nowhere_is_not_purged_as_sent(broker: Broker) -> N
     assert purge_sent(broker) == (2, 0)
 
 
-def test_a_topic_that_is_deleted_while_letters_go_back_is_not_created_again(broker: Broker) -> None:
+def test_a_topic_deleted_during_a_redrive_is_not_created_again(broker: Broker) -> None:
     letter = headrace.ConsumerRecord(DLQ, 0, 0, 1, b"k", b"v", letter_of("orders"), 0)
 
     def letters() -> Iterator[headrace.ConsumerRecord]:

@@ -1,4 +1,4 @@
-"""How far long work is: on a terminal, and nowhere else."""
+"""The progress of long work, which is shown on a terminal only."""
 
 from __future__ import annotations
 

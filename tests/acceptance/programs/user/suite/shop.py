@@ -1,4 +1,4 @@
-"""The program under test: it reads orders with confluent-kafka, and cancels those that nobody has paid in time."""
+"""The program under test: it reads orders with confluent-kafka, and cancels those that are not paid in time."""
 
 import json
 
