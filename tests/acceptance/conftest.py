@@ -1,4 +1,4 @@
-"""Every row of the mission is tried in this process, over TCP and, where it applies, on Apache Kafka."""
+"""The fixtures of the acceptance tests. Each test runs in this process, over TCP and, if possible, on Kafka."""
 
 from __future__ import annotations
 

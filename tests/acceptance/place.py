@@ -1,4 +1,4 @@
-"""The place where a row is tried: a broker in this process, a served one, or Apache Kafka, behind one interface."""
+"""The place of an acceptance test: an embedded broker, a served broker, or Apache Kafka, with one interface."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""B1 and B2: one consumer API for all of it, in groups and by hand, with offsets wherever they are kept."""
+"""B1 and B2: one consumer API, in groups and with manual assignment, wherever offsets are stored."""
 
 from __future__ import annotations
 

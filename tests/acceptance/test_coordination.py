@@ -1,4 +1,4 @@
-"""B3 and B4: a group's life on the server, asked about step by step, and its errors under Kafka's names."""
+"""B3 and B4: the life of a group on the server, step by step, and its errors under Kafka's names."""
 
 from __future__ import annotations
 

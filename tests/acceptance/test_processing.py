@@ -1,4 +1,4 @@
-"""A8, A13, A14 and A16: handlers at work on many partitions, retries, duplicates, and the same program far away."""
+"""A8, A13, A14 and A16: handlers for many partitions, retries, duplicates, and programs with a remote broker."""
 
 from __future__ import annotations
 

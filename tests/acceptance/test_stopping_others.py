@@ -1,4 +1,4 @@
-"""A17: members of other clients, which do not know that they can be asked to stop; and brokers that go meanwhile."""
+"""A17: members of other clients, which do not support a stop; and brokers that end during a stop."""
 
 from __future__ import annotations
 

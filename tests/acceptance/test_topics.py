@@ -1,4 +1,4 @@
-"""A1 to A3: topics, where their records go, what they are kept in, how they become values."""
+"""A1 to A3: topics, the partitions and the storage of their records, and the serdes of their values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers that are not exact are found out. `make chaos` runs this by its name; it takes a minute."""
+"""The checker detects faulty workers. `make chaos` runs this file by its name; it takes a minute."""
 
 from __future__ import annotations
 

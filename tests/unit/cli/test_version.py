@@ -1,4 +1,4 @@
-"""`headrace --version` says what runs."""
+"""`headrace --version` prints the version and the accelerator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The computation that the pipeline's results are held against, and what happens when they differ."""
+"""The statistics that the demo compares with the results of the pipeline, and the errors for differences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One group, three members, two transports: what an administrator attaches moves while they run."""
+"""A group with three members on two transports follows its attached topics while the members run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker inside the program: topics, records with and without clients, time by hand, what stays and what goes."""
+"""An embedded broker: topics, records with and without clients, a manual clock, and data after a restart."""
 
 from __future__ import annotations
 

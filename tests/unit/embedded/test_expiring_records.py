@@ -1,4 +1,4 @@
-"""Times to live and tags in a broker inside the program, by a clock moved by hand."""
+"""Times to live and tags in an embedded broker, with a manual clock."""
 
 from __future__ import annotations
 

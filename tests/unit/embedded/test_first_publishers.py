@@ -1,4 +1,4 @@
-"""`Broker.publish` first called by many threads at once makes one producer."""
+"""Many threads that call `Broker.publish` first create one producer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups of an embedded broker as objects: made, changed while members run, kept."""
+"""Groups of an embedded broker as objects: created, changed while members run, and stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An embedded broker that listens, with an authorizer: the program may do everything, others what was allowed."""
+"""A listening embedded broker with an authorizer: only remote clients need permissions."""
 
 from __future__ import annotations
 

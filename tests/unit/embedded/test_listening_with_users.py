@@ -1,4 +1,4 @@
-"""An embedded broker that listens and wants to know who comes."""
+"""A listening embedded broker that authenticates its clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker's files are its user's alone: records, indexes, offsets, checkpoints, metadata."""
+"""Only the user of the broker can read its files: records, indexes, offsets, checkpoints, metadata."""
 
 from __future__ import annotations
 

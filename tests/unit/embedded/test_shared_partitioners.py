@@ -1,4 +1,4 @@
-"""Round-robin in a topic has one position for all producers, over restarts, crashes and processes."""
+"""The round-robin turn of a topic is one state for all producers, over restarts, crashes and processes."""
 
 from __future__ import annotations
 

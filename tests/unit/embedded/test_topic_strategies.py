@@ -1,4 +1,4 @@
-"""Partitioners and serdes in a topic's metadata: with parameters, as names, classes and objects, near and far."""
+"""Partitioners and serdes in a topic's metadata, with parameters: names, classes and objects, in every process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`context.publish` refuses wrong arguments in the handler, before anything is asked of the broker."""
+"""`context.publish` refuses wrong arguments in the handler, before it sends a request."""
 
 from __future__ import annotations
 

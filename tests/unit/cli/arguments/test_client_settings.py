@@ -1,4 +1,4 @@
-"""Client properties from files, from -X and from the environment: which of them counts, and what is warned of."""
+"""Client properties from files, -X and the environment: their precedence and the warnings about them."""
 
 from __future__ import annotations
 

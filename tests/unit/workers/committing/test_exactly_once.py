@@ -1,4 +1,4 @@
-"""`delivery="exactly_once"`: what is written goes with the positions, or not at all."""
+"""`delivery="exactly_once"`: results are committed with the offsets of their records, or not at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records whose writers forged the headers that workers write: they choose neither topics nor pauses."""
+"""Records with forged headers of workers: their producers can choose neither topics nor pauses."""
 
 from __future__ import annotations
 

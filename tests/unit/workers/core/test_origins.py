@@ -1,4 +1,4 @@
-"""The headers of dead letters, of records in retry topics, and of those that are sent back; and which are believed."""
+"""The headers of dead letters, of records in retry topics and of resent records, and which are trusted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Retry topics leave the waiting to a broker that delays, and to the workers where there is none."""
+"""Records in retry topics wait in a broker that schedules records, or else in the worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dead letters that wait for their topic: one task looks whether the topic exists, however many dead letters wait."""
+"""Dead letters that wait for their topic: one task checks for all of them whether the topic exists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The facts that an app's outlet remembers of topics, and for how long."""
+"""The serdes and limits of topics that an outlet remembers, and how long it remembers them."""
 
 from __future__ import annotations
 

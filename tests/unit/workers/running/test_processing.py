@@ -1,4 +1,4 @@
-"""Waits between a record and its handler: after each, the record's partition must still be this member's."""
+"""Waits between a record and its handler: afterwards the partition must still belong to this member."""
 
 from __future__ import annotations
 

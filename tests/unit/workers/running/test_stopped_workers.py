@@ -1,4 +1,4 @@
-"""An administrator stops the members of workers: handlers finish, positions are committed, the last ends the app."""
+"""An administrator stops workers: handlers finish, offsets are committed, the last worker ends the app."""
 
 from __future__ import annotations
 

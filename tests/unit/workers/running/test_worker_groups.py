@@ -1,4 +1,4 @@
-"""Workers that come and go: partitions that are revoked, lost, and assigned; handlers that run meanwhile."""
+"""Workers join and leave: partitions are assigned, revoked and lost while handlers run."""
 
 from __future__ import annotations
 
