@@ -25,7 +25,7 @@ from headrace.security.acls import (
     ResourceType,
 )
 
-HIDDEN = "its configuration may not be read"
+HIDDEN = "cannot be read, so its"
 STRANGER = "User:ANONYMOUS"
 
 

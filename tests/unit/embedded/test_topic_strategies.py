@@ -236,7 +236,7 @@ def test_create_topic_suggests_near_names() -> None:
                 target.create_topic("t", key_serde="strr")
             with pytest.raises(ConfigError, match=r"^partitioner: .*did you mean 'round_robin'\?"):
                 target.create_topic("t", partitioner="roundrobin")
-            with pytest.raises(ConfigError, match="no partitioner"):
+            with pytest.raises(ConfigError, match="is not a partitioner"):
                 target.create_topic("t", partitioner=wrong)
             with pytest.raises(ConfigError, match="serde_parameters are given without serde"):
                 target.create_topic("t", serde_parameters={"a": 1})
@@ -381,8 +381,8 @@ def test_a_remote_admin_accepts_names_only() -> None:
     [
         ({"partitioner": Modulo}, "missing a required argument: 'modulus'"),
         ({"partitioner": Modulo(3), "partitioner_parameters": {"modulus": 2}}, "is an object"),
-        ({"partitioner": Shifted}, "no partitioner"),
-        ({"serde": Modulo(3)}, "no serde"),
+        ({"partitioner": Shifted}, "is not a partitioner"),
+        ({"serde": Modulo(3)}, "is not a serde"),
         ({"serde": lambda: 1}, "serde"),
         ({"storage": 7}, "storage is"),
     ],

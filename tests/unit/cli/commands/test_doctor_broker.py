@@ -74,7 +74,7 @@ def test_a_list_that_has_expired_and_a_file_of_secrets_for_everybody(
     assert "secret readable by everybody" in findings[0]["found"]
     assert findings[0]["remedy"] == "chmod o-r"
     assert "crl expired" in findings[-1]["found"]
-    assert "put a new list" in findings[-1]["remedy"]
+    assert "replace the list with a new one" in findings[-1]["remedy"]
 
 
 @pytest.mark.parametrize(
