@@ -27,7 +27,7 @@ def both(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def damaged(body: bytes, count: int = 1) -> tuple[BatchHeader, bytes]:
-    """A batch whose records are these bytes; its CRC is not looked at."""
+    """Return a batch whose records are these bytes. Its CRC is not checked."""
     batch = build_batch([(None, b"", (), 1000)])[:HEADER_SIZE] + body
     header = BatchHeader.parse(batch)
     length = header.batch_length + len(batch) - header.size

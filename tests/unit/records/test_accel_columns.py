@@ -1,4 +1,4 @@
-"""The accelerator's columns as such: what they refuse, that they keep no memory, and whole records or none."""
+"""The accelerator's columns: they refuse invalid arguments, keep no memory, and take a record whole or not at all."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def test_the_members_of_gzip_data_are_bounded() -> None:
 
 
 def test_gzip_data_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    # zlib copies what it is given behind the end of a member: so it is never given all of it.
+    # zlib copies the input after the end of a member, so the input is passed in pieces.
     data = compress(Compression.GZIP, TEXT) + compress(Compression.GZIP, b"b")
     for size in (1, 7, 100, len(data)):
         monkeypatch.setattr("headrace.records.compression._GZIP_CHUNK", size)

@@ -24,7 +24,7 @@ MIB = 1 << 20
 
 
 def all_of(pieces: Generator[int, None, bytes]) -> tuple[bytes, list[int]]:
-    """Return what the pieces come to, and how large they were."""
+    """Return the joined pieces, and the size of each piece."""
     sizes = []
     while True:
         try:
@@ -56,7 +56,7 @@ def test_the_bytes_are_those_of_compression_at_once(codec: Compression, size: in
 
 
 def test_high_levels_of_zstd_have_one_piece():
-    """A frame that comes in pieces takes as much memory as the largest one."""
+    """At high levels a frame in pieces needs as much memory as the largest frame, so there is one piece."""
     _, sizes = all_of(compress_in_pieces(Compression.ZSTD, text(MIB + 1), 10))
     assert sizes == [MIB + 1]
 

@@ -111,9 +111,7 @@ def test_the_runner_of_tasks_syncs_a_recovery_before_the_load_returns() -> None:
     manager = start(files, A, B)
     append(log_of(manager, A), batch_of())
     append(log_of(manager, B), batch_of(2))
-    ran: list[
-        int
-    ] = []  # the process is killed; the machine, and what is in memory of the files, lives
+    ran: list[int] = []  # the process is killed; the page cache survives
 
     def run_tasks(tasks: Sequence[SyncTask]) -> None:
         for task in tasks:
@@ -169,7 +167,7 @@ def test_a_failed_sync_fails_the_whole_directory_for_good() -> None:
     manager.tick(NOW_MS + 10**9)
     manager.close(NOW_MS)
     assert CLEAN_FILE not in files.list("")
-    # What the failed sync dropped was never acknowledged; the next start finds a sound log.
+    # The data that the failed sync lost was never acknowledged. The next start finds a sound log.
     manager = start(files.after_power_cut(0), A, B)
     assert log_of(manager, A).log_end_offset == 0
 
@@ -324,7 +322,7 @@ def test_upkeep_of_many_logs_is_spread_out() -> None:
         manager.tick(now_ms)
         done.append(sum(log.log_start_offset for log in manager.logs.values()))
         if len(done) == 1:
-            manager.delete_log(many[-1])  # its turn does not come any more
+            manager.delete_log(many[-1])  # it is deleted before the sync reaches it
         due_ms = manager.upkeep.next_deadline_ms
         assert due_ms is not None
         now_ms = due_ms

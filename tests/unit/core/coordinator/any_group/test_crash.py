@@ -145,7 +145,7 @@ def test_5_killed_with_only_some_join_answers_sent(harness):
     harness.join(harness.second)
     harness.log.sync(0)
     harness.restart()
-    # First had its answer: it goes on with its sync. Second did not: it joins again.
+    # The first member has its response, and continues with SyncGroup. The second member has none, and joins again.
     leader = harness.sync_group(harness.first, 3, {harness.first: b"a", harness.second: b"b"})
     harness.sync()
     assert now(leader).assignment == b"a"
@@ -182,7 +182,7 @@ def test_5_killed_with_the_assignment_not_durable(harness):
     assert now(again).assignment == b"a"
 
 
-# --- what comes back ---
+# --- the loaded state ---
 
 
 def test_after_a_restart_a_stable_group_continues_without_a_rebalance(harness):

@@ -267,7 +267,7 @@ def test_a_static_member_of_a_consumer_group_that_comes_back_has_not_stopped(con
     assert consumers.stop("one", again=True).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-# --- what is kept ---
+# --- the state of stops ---
 
 
 def test_the_outcomes_of_stops_in_memory_are_bounded(monkeypatch):

@@ -55,7 +55,7 @@ def test_a_partition_moves_only_after_its_owner_has_confirmed_the_revocation(har
     assert told.member_epoch == epoch
     assert len(given(told) or ()) == 2
     assert harness.group().holding("a").state is MemberState.UNREVOKED
-    # It has not said so yet, whatever else it says.
+    # The member has not confirmed the revocation, whatever else its heartbeat contains.
     harness.send(member_id="a", member_epoch=epoch)
     harness.send(member_id="a", member_epoch=epoch, owned=first.owned)
     second.beat()

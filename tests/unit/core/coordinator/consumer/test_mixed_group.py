@@ -122,7 +122,7 @@ def test_partitions_that_a_member_still_reads_have_no_other_owner_after_a_downgr
     (slow,) = classic_group(harness, 1)
     had = slow.owned
     newcomer = Consumer(harness, "new", "t")
-    newcomer.beat()  # half of the partitions are to move, but the slow one does not know
+    newcomer.beat()  # half of the partitions have to move, but the slow member does not know
     newcomer.leave()
     harness.restart()
     another = Consumer(harness, "another", "t")

@@ -26,7 +26,7 @@ def memory_of(harness: GroupHarness) -> GroupMemory:
 
 
 def counted(harness: GroupHarness) -> tuple[int, int]:
-    """Return the memory of groups and offsets, counted anew."""
+    """Return the memory of groups and offsets, computed from scratch."""
     groups = offsets = 0
     for shard in harness.coordinator._shards.values():
         groups += sum(group.held_bytes for group in shard.classic_groups.values())
@@ -88,7 +88,7 @@ def test_new_members_are_refused_while_the_memory_of_all_groups_is_used_up():
     given = now(harness.join(group="large", protocols=large)).member_id
     harness.join(given, group="large", protocols=large)
     assert code(harness.join(group="new")) is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert code(harness.join(first)) is ErrorCode.NONE, "who is there may come again"
+    assert code(harness.join(first)) is ErrorCode.NONE, "a member may join again"
     harness.leave((given, None), group="large")
     assert code(harness.join(group="new")) is ErrorCode.MEMBER_ID_REQUIRED
     assert is_right(harness)

@@ -1,4 +1,4 @@
-"""The transaction coordinator, request by request. Names of hazards (B6 and so on) are those of the requirements."""
+"""The transaction coordinator, request by request. Tests of a hazard have its name (B6 and so on)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def ongoing(harness: TransactionHarness) -> ProducerIdAndEpoch:
 
 
 def at_epoch(harness: TransactionHarness, epoch: int) -> ProducerIdAndEpoch:
-    """An id whose producer has come to an epoch."""
+    """Return the producer of an id, at an epoch."""
     metadata = TransactionMetadata(7, epoch, TIMEOUT_MS, TransactionState.EMPTY, harness.now_ms)
     record = TransactionRecord("id", metadata)
     harness.log.append(0, encode_records([record], harness.now_ms), harness.now_ms)
@@ -142,7 +142,7 @@ def test_b11_a_new_producer_aborts_and_fences_the_one_before() -> None:
     assert harness.init() is CONCURRENT
     assert harness.metadata()[:4] == (100, 1, TIMEOUT_MS, TransactionState.PREPARE_ABORT)
     harness.markers.release()
-    # b6: the marker has the new epoch, so that partitions refuse what the zombie still sends.
+    # B6: the marker has the new epoch, so that partitions refuse later batches of the zombie.
     assert harness.markers.written == [
         (A, TransactionOutcome(100, 1, committed=False)),
         (B, TransactionOutcome(100, 1, committed=False)),

@@ -37,7 +37,7 @@ def ongoing(harness: TransactionHarness) -> ProducerIdAndEpoch:
 
 
 def at_epoch(harness: TransactionHarness, epoch: int) -> ProducerIdAndEpoch:
-    """An id whose producer has come to an epoch, and which has a transaction open."""
+    """Return the producer of an id, at an epoch and with an open transaction."""
     metadata = TransactionMetadata(7, epoch, TIMEOUT_MS, TransactionState.EMPTY, harness.now_ms)
     record = TransactionRecord("id", metadata)
     harness.log.append(0, encode_records([record], harness.now_ms), harness.now_ms)
@@ -172,7 +172,7 @@ def test_a_producer_may_abort_a_transaction_without_partitions() -> None:
 def test_an_abort_while_the_transaction_before_is_completed_is_to_be_sent_again(
     *, committed: bool
 ) -> None:
-    """A producer that has thrown away what it had not sent yet aborts at once."""
+    """A producer that has dropped its unsent records aborts at once."""
     harness = TransactionHarness()
     harness.markers.held = True
     producer = now(harness.end_bumping(ongoing(harness), committed=committed))

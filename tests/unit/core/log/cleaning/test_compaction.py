@@ -445,7 +445,7 @@ def test_batches_without_records_are_passed_over_unless_nothing_else_follows(fil
     found = log.read(0, max_bytes=10_000, up_to=30, minimum_one=True)
     assert found is not None
     assert check_batch(found.read()).base_offset == 28
-    # A reader who may not see the rest gets on all the same.
+    # A reader that may not see the remaining records advances nevertheless.
     offset = 0
     while offset < 20:
         found = log.read(offset, max_bytes=10_000, up_to=20, minimum_one=True)

@@ -246,7 +246,7 @@ def test_the_bytes_that_one_read_decodes_are_bounded() -> None:
     assert reading.effort <= 0
     assert reading.select(log, 0, max_bytes=1 << 20, up_to=500, minimum_one=True) is None
     assert everything(log, tags=["a"], effort=1000)[0] == list(range(500))
-    # What many batches give together is bounded by what the reader takes.
+    # The size of many filtered batches together is bounded by the reader's `max_bytes`.
     found = read(log, tags=["a"], max_bytes=2000)
     assert len(found.records) <= 2080
 
@@ -402,7 +402,8 @@ def test_a_batch_that_cannot_be_decoded_is_sent_to_the_reader() -> None:
 def test_a_placeholder_has_its_record_at_the_last_offset_that_it_stands_for(
     end_offset: int,
 ) -> None:
-    # sarama goes on behind the last record of a batch: from the first one it would take as many fetches as offsets.
+    # sarama continues after the last record of a batch. With a record at the first offset it would need one fetch for
+    # each offset.
     header, (record,) = read_batch(placeholder(7, end_offset, leader_epoch=3, now_ms=NOW_MS))
     assert (header.base_offset, header.next_offset) == (7, end_offset)
     assert record.offset == end_offset - 1

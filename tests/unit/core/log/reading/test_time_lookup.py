@@ -1,4 +1,4 @@
-"""Lookups by time do a bounded amount of work at a time, also on batches that no producer may append any more."""
+"""Lookups by time do a bounded amount of work in each step, also on batches that only earlier versions appended."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def claiming(count: int, times: list[int]) -> bytes:
 
 
 def lying(largest_ms: int) -> bytes:
-    """Return a batch whose header says that it has a later record than it has."""
+    """Return a batch whose header has a larger timestamp than its records."""
     return patched(batch_at([NOW_MS, NOW_MS + 1]), ">q", 35, largest_ms)
 
 
