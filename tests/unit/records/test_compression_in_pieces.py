@@ -56,7 +56,7 @@ def test_the_bytes_are_those_of_compression_at_once(codec: Compression, size: in
 
 
 def test_high_levels_of_zstd_have_one_piece():
-    """At high levels a frame in pieces needs as much memory as the largest frame, so there is one piece."""
+    """A frame in pieces needs as much memory as the largest frame, so high levels have one piece."""
     _, sizes = all_of(compress_in_pieces(Compression.ZSTD, text(MIB + 1), 10))
     assert sizes == [MIB + 1]
 
