@@ -78,7 +78,7 @@ class _RangeFetch:
         return min(self.expected_bytes(), max(PARTITION_BYTES, 2 * self.largest))
 
     def add(self, fetched: FetchedPartition) -> None:
-        """Add a result. It is held until the range is consumed if it has a complete batch.
+        """Add a result. A result with a complete batch is held until the caller consumes the range.
 
         Raises:
             CorruptRecordError: A batch length is smaller than a header.
@@ -183,18 +183,18 @@ def _fetch(
 
 def _next_round(fetches: Sequence[_RangeFetch]) -> list[_RangeFetch]:
     """Return the ranges to request in the next round, at least the first incomplete range."""
-    room = ROUND_BYTES - sum(len(part.records) for each in fetches for part in each.held)
+    space = ROUND_BYTES - sum(len(part.records) for each in fetches for part in each.held)
     requested: list[_RangeFetch] = []
     partitions = set()
     for each in fetches:
         if each.done:
             continue
         size = each.fetch_bytes()
-        if requested and (size > room or each.wanted.topic_partition in partitions):
+        if requested and (size > space or each.wanted.topic_partition in partitions):
             break
         requested.append(each)
         partitions.add(each.wanted.topic_partition)
-        room -= size
+        space -= size
         if each.expected_bytes() > size:
             break
     return requested
