@@ -1,4 +1,4 @@
-"""AlterConfigs and IncrementalAlterConfigs: topics and brokers, sources and synonyms, at once and durably."""
+"""AlterConfigs and IncrementalAlterConfigs: topics and brokers, sources and synonyms, durable and at once in force."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def harness() -> BrokerHarness:
 
 
 def change(harness, *changes, kind=TOPIC, name="t", version=1, validate_only=False):
-    """Changes are (name, value) or (name, value, operation); returns the error code."""
+    """Change settings, each (name, value) or (name, value, operation). Return the error code."""
     configs = [
         IncrementalConfig(
             name=each[0], value=each[1], config_operation=each[2] if len(each) > 2 else SET

@@ -26,7 +26,7 @@ from tests.fixtures.broker_harness import (
 
 
 class Disk:
-    """A data directory that brokers are opened over, one after the other."""
+    """A data directory with one broker after the other."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -100,7 +100,7 @@ def test_with_durability_os_commits_of_groups_are_synced_all_the_same(disk: Disk
     assert not pending.done
     assert harness.sync()
     assert pending.response.topics[0].partitions[0].error_code == ErrorCode.NONE
-    # The records of the topic did not have to wait for anybody's sync, nor were they part of it.
+    # The records of the topic neither waited for a sync of another topic nor took part in it.
     assert harness.broker.services.topics.require("t").partition(0).log.synced_offset == 0
 
 
@@ -135,6 +135,6 @@ def test_a_disk_that_refuses_is_the_end(disk: Disk):
     harness.broker.close(harness.now_ms)
     assert not (disk.path / "clean_shutdown").exists()
     disk.end()
-    # The next start finds what was acknowledged; the rest is as the disk has it.
+    # The next start finds the acknowledged records. The rest depends on the disk.
     harness = disk.open()
     assert values(harness.fetch("t", 0).records)[:1] == [b"a"]

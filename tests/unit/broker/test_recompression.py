@@ -1,4 +1,4 @@
-"""Topics with a codec of their own: batches are compressed again, in order, and a little at a time."""
+"""Topics with a codec of their own: batches are compressed again, in order, and a few at a time."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ from tests.fixtures.broker_harness import (
 CODECS = ("uncompressed", "gzip", "snappy", "lz4", "zstd")
 CODEC_OF = dict(zip(CODECS, Compression, strict=True))
 SLOW = 3 * SMALL_BYTES
-"""The size of records for which threads are used, where there are some."""
+"""The size of records from which on threads are used, if there are any."""
 
 
 def text(size: int, seed: int = 0) -> bytes:
@@ -87,7 +87,7 @@ def records_in(content: bytes) -> list[Record]:
 
 
 def rich_batch(compression: Compression, **identity: int) -> bytes:
-    """Build a batch with everything that a record can have."""
+    """Build a batch with every part that a record can have."""
     builder = BatchBuilder(compression=compression)
     builder.append(b"k", b"v" * 300, [("h", b"1"), ("h", None), ("ü", b"")], START_MS + 5)
     builder.append(None, b"", [], START_MS - 7)
@@ -96,7 +96,7 @@ def rich_batch(compression: Compression, **identity: int) -> bytes:
 
 
 def sealed(content: bytearray) -> bytes:
-    """Return a batch with the CRC of what it has."""
+    """Return a batch with a correct CRC."""
     struct.pack_into(">I", content, CRC_POSITION, crc32c(content[CRC_START:]))
     return bytes(content)
 
@@ -114,7 +114,7 @@ def with_payload(content: bytes, payload: bytes) -> bytes:
 
 
 class Threads:
-    """Threads for a broker: work waits here until the test runs it."""
+    """Threads for a broker. Work waits here until the test runs it."""
 
     def __init__(self, harness: BrokerHarness) -> None:
         self._harness = harness
@@ -124,7 +124,7 @@ class Threads:
         )
 
     def finish(self, index: int = 0) -> None:
-        """Do some work, and report it to the broker."""
+        """Run some work, and pass the result to the broker."""
         work, done = self.work.pop(index)
         done(work())
         self._harness.broker.tick(self._harness.now_ms)
@@ -275,7 +275,7 @@ def of_records(*timestamps: int, compression: Compression = Compression.NONE) ->
 
 
 def renumbered() -> bytes:
-    """Return a batch whose second record says that it is the first."""
+    """Return a batch whose second record claims to be the first."""
     good = batch(b"one", b"two")
     second = good.rindex(b"\x00\x00\x02\x01")
     return sealed(bytearray(good[:second] + b"\x00\x00\x00\x01" + good[second + 4 :]))
@@ -374,7 +374,7 @@ def test_records_that_decompress_to_too_much_are_refused(harness: BrokerHarness,
 
 
 def test_records_that_consumers_would_refuse_are_refused(harness: BrokerHarness):
-    """They take a batch of this ratio for a decompression bomb."""
+    """Consumers take a batch of this ratio for a decompression bomb."""
     harness.create_topic("t", compression_type="zstd")
     size = 8 << 20
     sent = batch(b"\0" * size, compression=Compression.LZ4)
@@ -484,7 +484,7 @@ def test_few_batches_are_worked_on_at_a_time_and_the_others_wait_in_order(harnes
 
 
 def test_hundreds_that_wait_do_not_nest(harness: BrokerHarness):
-    """Each lets the next one go on: were that a call within a call, the stack would end."""
+    """Each batch starts the next one. Nested calls would exceed the stack."""
     harness.create_topic("t", compression_type="gzip")
     threads = Threads(harness)
     first = [send(harness, slow(number)) for number in range(BATCHES_MOST)]
@@ -499,7 +499,7 @@ def test_hundreds_that_wait_do_not_nest(harness: BrokerHarness):
 
 @pytest.mark.parametrize("acks", [-1, 0])
 def test_a_client_that_leaves_does_not_take_its_batch_with_it(harness: BrokerHarness, acks: int):
-    """With acks=0 that is how a program ends that has nothing more to send."""
+    """A program with nothing more to send ends in this way with acks=0."""
     harness.create_topic("t", compression_type="gzip")
     threads = Threads(harness)
     pending = send(harness, slow(), acks=acks)
@@ -512,7 +512,7 @@ def test_a_client_that_leaves_does_not_take_its_batch_with_it(harness: BrokerHar
 def test_work_that_fails_gives_its_place_to_the_next_batch(
     harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
 ):
-    """Else no batch would be compressed any more, and no answer of any kind would come."""
+    """Otherwise no batch would be compressed any more, and no request would get a response."""
     harness.create_topic("t", compression_type="gzip")
     threads = Threads(harness)
     sessions = [Session() for _ in range(BATCHES_MOST)]
@@ -544,7 +544,7 @@ def test_a_topic_that_is_deleted_meanwhile(harness: BrokerHarness):
 
 
 def test_the_time_out_of_a_request_begins_when_its_batch_is_appended(harness: BrokerHarness):
-    """Else a batch would be answered with REQUEST_TIMED_OUT because others were ahead of it."""
+    """Otherwise a batch would get REQUEST_TIMED_OUT because of the batches before it."""
     harness.create_topic("t", compression_type="gzip")
     threads = Threads(harness)
     pending = send(harness, slow())

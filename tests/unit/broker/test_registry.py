@@ -1,4 +1,4 @@
-"""The registry of APIs, and the ApiVersions answer that is derived from it."""
+"""The registry of APIs, and the ApiVersions response that is derived from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State that a restart, in order or not, keeps: topics, records, epochs, committed offsets."""
+"""The state that a restart keeps, after a shutdown or a crash: topics, records, epochs, committed offsets."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_a_damaged_partition_is_not_served_and_the_others_are():
     harness.create_topic("t", partitions=2)
     for partition in (0, 1):
         harness.produce("t", b"a" * 100, partition=partition)
-    harness.advance(120_000)  # recovery points are written down
+    harness.advance(120_000)  # recovery points are stored
     harness.broker.close(harness.now_ms)
     file = harness.files.open("t-0/00000000000000000000.log")
     content = file.read(0, file.size)
@@ -150,14 +150,14 @@ def test_a_damaged_partition_is_not_served_and_the_others_are():
     assert harness.fetch("t", 0).error_code == ErrorCode.KAFKA_STORAGE_ERROR
     assert harness.produce("t", b"b").error_code == ErrorCode.KAFKA_STORAGE_ERROR
     assert values(harness.fetch("t", 0, partition=1).records) == [b"a" * 100]
-    # Deleting the topic gives the data up.
+    # A deletion of the topic removes the data.
     response = harness.call(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")]))
     assert response.responses[0].error_code == ErrorCode.NONE
     harness.create_topic("t")
     assert harness.produce("t", b"new").base_offset == 0
 
 
-# Groups, as far as the broker carries them
+# Groups in the broker
 
 
 def commit(harness: BrokerHarness, offset: int, group: str = "g") -> Pending:

@@ -1,4 +1,4 @@
-"""Scheduled records: appended when they are due, in order, once; errors of a producer are reported to it."""
+"""Scheduled records: delivered when due, in order, once. Errors of a producer are returned to it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def records(*entries: tuple[bytes, Headers], **options: Any) -> bytes:
 
 
 class Harness(BrokerHarness):
-    """A broker with a topic that delays."""
+    """A broker with a topic that schedules records."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -69,7 +69,7 @@ class Harness(BrokerHarness):
         return part.responses[0].partition_responses[0]
 
     def pass_time(self, milliseconds: int) -> None:
-        """Let time pass, with every sync that is due."""
+        """Let time pass, with every due sync."""
         end_ms = self.now_ms + milliseconds
         while True:
             while self.sync():
@@ -239,7 +239,7 @@ def test_a_retry_of_which_only_the_schedule_has_nothing_waits_for_the_schedule()
     world = Harness()
     batch = records(delayed(b"a", 10), producer_id=7, producer_epoch=0, base_sequence=0)
     first = world.call(produce_request("later", 0, batch)).responses[0].partition_responses[0]
-    world.files.remove_tree("~later-0")  # as a power cut before the first sync could have left it
+    world.files.remove_tree("~later-0")  # the state after a power failure before the first sync
     world.crash()
     pending = world.send(produce_request("later", 0, batch))
     assert not pending.done
@@ -297,7 +297,7 @@ def test_with_its_topic_a_schedule_goes() -> None:
 def test_a_clock_that_was_set_back_between_two_lives_holds_nothing_up_and_repeats_nothing() -> None:
     world = Harness()
     world.put(delayed(b"a", 10), delayed(b"c", 2 * DAY_MS))
-    world.now_ms += DAY_MS  # a day too far
+    world.now_ms += DAY_MS  # a day too late
     world.put(delayed(b"b", 10))
     world.pass_time(1000)
     assert world.values() == [b"a", b"b"]
@@ -491,7 +491,7 @@ def test_a_batch_that_no_segment_holds_is_refused_though_it_waits() -> None:
 def test_a_record_that_was_compressed_is_released_though_it_is_larger_than_a_segment() -> None:
     world = Harness()
     world.create_topic("small", headrace_delay_enable="true", segment_bytes="4000")
-    noise = b"".join(b"%d" % (number**7) for number in range(500))  # gzip does less for it
+    noise = b"".join(b"%d" % (number**7) for number in range(500))  # gzip compresses less
     value = noise * 9
     entry = delayed(value, 10)
     assert put_into(world, "small", entry, compression=Compression.ZSTD) == ErrorCode.NONE
@@ -534,7 +534,7 @@ def test_a_broker_whose_last_topic_that_delays_has_gone_has_nothing_left_to_do()
 
 
 def test_placeholders_of_scheduled_records_do_not_expire() -> None:
-    # A group that had committed 0 would have to begin anew, at the end perhaps.
+    # A group that had committed 0 would have to start again, perhaps at the end.
     world = Harness()
     world.create_topic("dies", headrace_delay_enable="true", headrace_ttl_enable="true")
     entry = (b"a", ((AFTER, b"1000"), ("headrace.ttl-ms", b"1000000")))
@@ -648,7 +648,7 @@ def test_after_a_start_no_inexact_number_is_reported(
 
 
 def clean(world: Harness) -> None:
-    """Write segments anew without what has expired, as a server does it in threads."""
+    """Rewrite segments without expired records, like a server with threads."""
     world.broker.tick(world.now_ms)
     while (task := world.broker.start_compaction()) is not None:
         task.run()
@@ -727,7 +727,7 @@ def test_a_retry_of_a_divided_batch_is_known_though_records_of_it_have_expired(
         assert world.pending == 1
     if not delayed_lives:
         return
-    # The schedule knows it now, whatever the options say.
+    # The schedule knows it now, whatever the options are.
     alter(world, "headrace.delay.enable", "false")
     assert world.put(*batch, **IDENTITY).error_code == ErrorCode.NONE
     assert world.pending == 1
@@ -807,6 +807,6 @@ def test_the_due_records_of_many_partitions_are_delivered_in_several_ticks(
         waiting = pending()
         ticks += 1
     assert ticks > 3
-    assert waiting[0] + waiting[1] > 0  # those with many have not held up the others
+    assert waiting[0] + waiting[1] > 0  # those with many have not delayed the others
     world.pass_time(10_000)
     assert sum(pending()) == 0

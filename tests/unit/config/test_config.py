@@ -1,4 +1,4 @@
-"""Configuration: names, bounds, hints, and the tie between a topic's options and the broker's defaults."""
+"""Configuration: names, limits, hints, and the defaults that topics inherit from the broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The broker options of Kafka: each is served, does nothing for a reason, or is refused for a reason."""
+"""The broker options of Kafka: each is supported, has no effect for a reason, or is refused for a reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Listeners, and the options of security that count for all of them or for one."""
+"""Listeners, and the security options that apply to all of them or to one."""
 
 from __future__ import annotations
 

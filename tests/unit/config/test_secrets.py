@@ -1,4 +1,4 @@
-"""Secrets by reference, and options whose value is shown to nobody."""
+"""References to secrets, and options whose values are never shown."""
 
 from __future__ import annotations
 

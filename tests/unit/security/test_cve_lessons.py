@@ -1,6 +1,6 @@
-"""Vulnerabilities of other Kafka software, tried on Headrace: a test for each, which does what the attack did.
+"""Vulnerabilities of other Kafka software, tried on Headrace. Each test repeats an attack.
 
-The names of the tests carry the numbers of the vulnerabilities.
+The names of the tests contain the numbers of the vulnerabilities.
 """
 
 from __future__ import annotations
@@ -89,12 +89,12 @@ def header(api: ApiKey, version: int, tags: bytes) -> bytes:
     return int(api).to_bytes(2) + version.to_bytes(2) + bytes(4) + b"\xff\xff" + tags
 
 
-# What clients send is not believed
+# Claims of clients are not believed
 
 
 @pytest.mark.parametrize("count", [b"\x7f\xff\xff\xff", b"\x00\xff\xff\xff", b"\x00\x10\x00\x00"])
 def test_cve_2026_111108_a_count_of_elements_costs_nothing(count: bytes) -> None:
-    """Four bytes announce two thousand million topics; nothing follows."""
+    """Four bytes announce two thousand million topics, and nothing follows."""
     data = header(ApiKey.CREATE_TOPICS, 2, b"") + count
     assert peak_of(lambda: refused(data)) < 64 << 10
     compact = header(ApiKey.METADATA, 12, b"\x00") + b"\xff\xff\xff\xff\x07"
@@ -102,7 +102,7 @@ def test_cve_2026_111108_a_count_of_elements_costs_nothing(count: bytes) -> None
 
 
 def test_cve_2026_111115_unknown_tagged_fields_are_not_kept() -> None:
-    """Requests have the largest number of tags, one more, and a wrong count of tags."""
+    """Requests have the largest number of tags, one more, and a wrong number of tags."""
 
     def tagged(tags: int) -> bytes:
         numbers = [bytes((0x80 | n & 0x7F, 0x80 | n >> 7 & 0x7F, n >> 14)) for n in range(tags + 1)]
@@ -120,9 +120,9 @@ def test_cve_2026_111115_unknown_tagged_fields_are_not_kept() -> None:
 
 @pytest.mark.parametrize("codec", [codec for codec in Compression if codec != Compression.NONE])
 def test_cve_2026_111073_what_is_decompressed_is_bounded(codec: Compression) -> None:
-    """A bomb: a small batch that would become a gigabyte, in every codec."""
+    """A small batch of each codec inflates to a gigabyte."""
     if codec == Compression.SNAPPY:
-        bomb = b"\xff\xff\xff\xff\x0f" + bytes(1000)  # the length that it announces
+        bomb = b"\xff\xff\xff\xff\x0f" + bytes(1000)  # the announced length
     else:
         bomb = compress(codec, bytes(80 << 20), 1)
 
@@ -130,12 +130,12 @@ def test_cve_2026_111073_what_is_decompressed_is_bounded(codec: Compression) -> 
         with pytest.raises(CorruptRecordError):
             decompress(codec, bomb)
 
-    # The output that was refused, and the copy that it was cut from.
+    # The refused output, and the copy that it was cut from.
     assert peak_of(open_it) <= 2 * MAX_DECOMPRESSED_SIZE + (2 << 20)
 
 
 def test_cve_2022_34917_before_authentication_requests_are_small() -> None:
-    """A stranger announces a large request. Neither the announcement nor what follows it is given memory."""
+    """An unauthenticated client announces a large request. Neither the announcement nor the bytes get memory."""
     limits = ServerLimits()
     buffer, _ = buffer_of(limits)
     most = BrokerConfig().sasl_server_max_receive_size
@@ -196,7 +196,7 @@ def with_users(**options: Any) -> BrokerHarness:
 
 
 def test_cve_2026_110985_oauthbearer_without_a_source_of_keys_does_not_start() -> None:
-    """Without keys there is no check of signatures: it has to fail when it starts, and not be silent."""
+    """Without keys signatures cannot be checked: the start has to fail."""
     for url in ("", "http://issuer.example/keys", "ftp://x/", "jndi:ldap://x/"):
         with pytest.raises(ConfigError, match="keys of the token issuer"):
             BrokerHarness(
@@ -225,7 +225,7 @@ def unsigned(claims: dict[str, Any], algorithm: str = "none") -> str:
 def test_cve_2026_33557_the_default_validator_refuses_any_token_but_a_signed_one(
     token: str, *, keys_are_there: bool
 ) -> None:
-    """With nothing set but where the keys are, also before they were read."""
+    """Only the URL of the keys is configured, and the keys were not read yet."""
     url = "https://issuer.example/keys"
     harness = BrokerHarness(
         sasl_enabled_mechanisms="OAUTHBEARER", sasl_oauthbearer_jwks_endpoint_url=url
@@ -245,7 +245,7 @@ def test_cve_2026_33557_the_default_validator_refuses_any_token_but_a_signed_one
 
 
 def test_cve_2024_56128_the_server_verifies_the_nonce() -> None:
-    """The client's last message repeats one that was recorded in another exchange, or has another nonce."""
+    """The client's last message repeats that of another exchange, or has another nonce."""
     mechanism = ScramMechanism.SHA_256
     credential = credential_of("secret", mechanism, 4096, SALT)
 
@@ -262,7 +262,7 @@ def test_cve_2024_56128_the_server_verifies_the_nonce() -> None:
     replayed, _, _ = exchange("two")
     with pytest.raises(SaslError, match="nonce"):
         replayed.step(recorded)
-    # The proof is right for the message, only the nonce is not this exchange's.
+    # The proof is right for the message, but the nonce is of another exchange.
     forged, client, challenge = exchange("three")
     message = client.step(challenge.replace(b"clientthree", b"clientother"))
     assert message is not None
@@ -303,7 +303,7 @@ def test_cve_2021_38153_secrets_are_compared_in_constant_time(
 
 
 def test_cve_2017_12610_nobody_acts_for_somebody_else() -> None:
-    """In PLAIN and in SCRAM, alice cannot authenticate with her right credentials as another principal."""
+    """In PLAIN and in SCRAM, alice cannot authenticate with her credentials as another principal."""
     harness = with_users()
     for message in (b"admin\0alice\0secret", b"User:admin\0alice\0secret"):
         connection = Connection(harness)
@@ -317,11 +317,11 @@ def test_cve_2017_12610_nobody_acts_for_somebody_else() -> None:
     server = PlainServer(lambda _user, _password: True)
     with pytest.raises(SaslError):
         server.step(b"admin\0alice\0secret\0more")
-    # The same name is no other name.
+    # The same name is not another name.
     assert Connection(harness).authenticate("PLAIN", b"alice\0alice\0secret").error_code == 0
 
 
-# Who may do what
+# Authorization
 
 
 def of(name: str) -> Session:
@@ -358,7 +358,7 @@ def guarded() -> BrokerHarness:
 
 @pytest.mark.parametrize("replica_id", [0, 1, 2, 2**31 - 1])
 def test_cve_2018_1288_a_client_is_no_replica(guarded: BrokerHarness, replica_id: int) -> None:
-    """A Fetch that says it is a follower's: no records, and the high watermark stays."""
+    """A Fetch that claims to come from a follower gets no records, and the high watermark stays."""
     allow(guarded, "alice", Operation.ALL, "orders")
     before = guarded.broker.services.topics.require("orders").partition(0).high_watermark
     request = fetch_request(("orders", 0, 99), replica_id=replica_id, max_wait_ms=0)
@@ -373,7 +373,7 @@ def test_cve_2018_1288_a_client_is_no_replica(guarded: BrokerHarness, replica_id
 
 
 def transactional(records: bytes) -> bytes:
-    """Set the bit of transactions in a batch, with the checksum to match."""
+    """Set the transactional bit of a batch, and correct the checksum."""
     changed = bytearray(records)
     changed[CRC_START + 1] |= 0x10
     changed[CRC_POSITION:CRC_START] = crc32c.crc32c(bytes(changed[CRC_START:])).to_bytes(4)
@@ -383,8 +383,7 @@ def transactional(records: bytes) -> bytes:
 def test_cve_2018_17196_what_a_batch_is_counts_and_not_what_the_request_says(
     guarded: BrokerHarness,
 ) -> None:
-    """A user without the permissions sends transactional and idempotent batches in requests that do not declare
-    them."""
+    """A user without permissions sends transactional and idempotent batches in requests that do not declare them."""
 
     def code(user: str, records: bytes, **options: Any) -> int:
         request = produce_request("orders", 0, records, **options)
@@ -404,7 +403,7 @@ def test_cve_2018_17196_what_a_batch_is_counts_and_not_what_the_request_says(
     named = InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=1000)
     assert guarded.call(named, session=of("writer")).error_code == refusal
     assert guarded.broker.services.topics.require("orders").partition(0).high_watermark == end
-    # A user who may write to a topic may do so idempotently.
+    # A user with permission to write to a topic may write idempotently.
     assert code("writer", idempotent) == 0
 
 
@@ -412,7 +411,7 @@ def test_cve_2018_17196_what_a_batch_is_counts_and_not_what_the_request_says(
 def test_cve_2024_27309_rights_are_in_force_after_a_restart(
     guarded: BrokerHarness, how: str
 ) -> None:
-    """Not only stored: a denial beats the permission before and after, by the authorizer that was loaded anew."""
+    """A denial wins over the permission before and after a restart."""
     allow(guarded, "alice", Operation.READ, "*")
     allow(guarded, "alice", Operation.READ, "orders", Permission.DENY)
     guarded.create_topic("others")
@@ -426,7 +425,7 @@ def test_cve_2024_27309_rights_are_in_force_after_a_restart(
     assert codes() == expected
     getattr(guarded, how)()
     assert codes() == expected
-    # With the authorizer off and on again, as an upgrade may have it.
+    # The authorizer is switched off and on, as during an upgrade.
     guarded.restart(authorizer_class_name="")
     assert codes() == [ErrorCode.NONE, ErrorCode.NONE]
     guarded.restart(authorizer_class_name=AUTHORIZER)
@@ -434,7 +433,7 @@ def test_cve_2024_27309_rights_are_in_force_after_a_restart(
 
 
 def test_akhq_no_api_is_without_a_rule(guarded: BrokerHarness) -> None:
-    """One controller had forgotten its check: here each API has its row in the tables, and strangers get nothing."""
+    """One controller lacked its check. Here each API has its row in the tables, and other users get nothing."""
     served = {api.key for api in APIS}
     assert served <= AUTHORIZATION_RULES.keys()
     changing = AUDIT_RULES.keys() - {ApiKey.OFFSET_COMMIT}
@@ -445,7 +444,7 @@ def test_akhq_no_api_is_without_a_rule(guarded: BrokerHarness) -> None:
     assert [topic.name for topic in metadata.topics] == []
 
 
-# Configuration and data are no code
+# Configuration and data are not code
 
 
 @pytest.mark.parametrize(
@@ -458,7 +457,7 @@ def test_akhq_no_api_is_without_a_rule(guarded: BrokerHarness) -> None:
     ],
 )
 def test_cve_2023_25194_a_login_module_is_a_name_and_never_loaded(jaas: str) -> None:
-    """`sasl.jaas.config` is read as text: two modules are known, any other is refused."""
+    """`sasl.jaas.config` is parsed as text. Two modules are known, and any other is refused."""
     with pytest.raises(ConfigError) as raised:
         parse_jaas(jaas)
     assert "ldap://" not in str(raised.value)
@@ -476,7 +475,10 @@ def test_cve_2023_25194_a_login_module_is_a_name_and_never_loaded(jaas: str) -> 
     ],
 )
 def test_cve_2025_27817_urls_in_a_configuration_are_on_a_list(url: str) -> None:
-    """Only https: and file: URLs, given by the operator of the broker; no client names one (27818, 27819)."""
+    """Only https.
+
+    And file: URLs are allowed. The operator configures them, and no client can name one (27818, 27819).
+    """
     with pytest.raises(ConfigError):
         BrokerHarness(sasl_enabled_mechanisms="OAUTHBEARER", sasl_oauthbearer_jwks_endpoint_url=url)
     assert not [
@@ -488,7 +490,7 @@ def test_cve_2025_27817_urls_in_a_configuration_are_on_a_list(url: str) -> None:
 
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}
 EVALUATES_ANNOTATIONS = "headrace/workers/handler/signature.py"
-"""Modules that evaluate annotations with `typing.get_type_hints`: those of the program's own functions only."""
+"""The modules that evaluate annotations with `typing.get_type_hints`, only of the program's own functions."""
 FORBIDDEN_MODULES = {"pickle", "marshal", "shelve", "yaml", "dill", "cloudpickle", "jsonpickle"}
 IMPORTED_BY_NAME = {
     "headrace/__init__.py",
@@ -505,7 +507,7 @@ IMPORTED_BY_NAME = {
     "headrace/spark/doctor.py",
     "headrace/testing/__init__.py",
 }
-"""Modules that call `import_module`.
+"""The modules that call `import_module`.
 
 They import Headrace's own modules, libraries, the program of `headrace run`, the class of `headrace produce
 --partitioner`, and the Protobuf module that the option `schema` of the user's query names.
@@ -513,7 +515,7 @@ They import Headrace's own modules, libraries, the program of `headrace run`, th
 
 
 def test_cve_2023_52251_nothing_is_evaluated() -> None:
-    """No eval, no exec, no unpickling, and no import of what a configuration or a client names, anywhere."""
+    """No module uses eval, exec or pickle, or imports what a configuration or a client names."""
     words = "|".join([*FORBIDDEN_CALLS, *FORBIDDEN_MODULES, "import_module"])
     suspicious = re.compile(rf"\b({words})\b")
     found, importing = [], set()
@@ -521,7 +523,7 @@ def test_cve_2023_52251_nothing_is_evaluated() -> None:
         name = path.relative_to(ROOT / "src").as_posix()
         text = path.read_text()
         if not suspicious.search(text):
-            continue  # most of it is generated, and takes long to parse
+            continue  # most of it is generated, and slow to parse
         for node in ast.walk(ast.parse(text)):
             modules: list[str] = []
             if isinstance(node, ast.Import):
@@ -543,7 +545,7 @@ def test_cve_2023_52251_nothing_is_evaluated() -> None:
 
 
 def test_cve_2023_34040_what_is_in_a_record_stays_bytes() -> None:
-    """A header that names a class and a pickle as a value come out as the bytes that they are."""
+    """A header that names a class, and a pickle as a value, are returned as the same bytes."""
 
     class Trap:
         def __reduce__(self) -> tuple[Callable[..., object], tuple[str]]:
@@ -572,11 +574,11 @@ SAFE = {
     "zstandard": (0, 23),
     "python-snappy": (0, 7),
 }
-"""The oldest versions without a known hole, as far as is known; a change of pyproject.toml has to pass here."""
+"""The oldest versions without a known vulnerability. A change of pyproject.toml has to pass this test."""
 
 
 def test_lz4_and_snappy_codecs_have_a_lowest_version_and_tests_run_with_exact_ones() -> None:
-    """Codecs are native code that reads hostile bytes: none is taken of any age."""
+    """Codecs are native code that reads hostile bytes: each has a lowest version."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = [*project["dependencies"], *project["optional-dependencies"].get("dev", [])]
     lowest = {}
@@ -591,7 +593,7 @@ def test_lz4_and_snappy_codecs_have_a_lowest_version_and_tests_run_with_exact_on
         assert lowest[name] >= safe, name
         exact = tuple(int(part) for part in pinned[name].split(".") if part.isdigit())
         assert exact >= lowest[name], name
-    # What the wheel does with a length that is a lie: refuse it, without the memory.
+    # The installed codec refuses a false length without allocating the memory.
     assert peak_of(lambda: _fails(cramjam.snappy.decompress_raw, b"\xff\xff\xff\xff\x0f\x00")) < MIB
     for codec in (Compression.SNAPPY, Compression.LZ4, Compression.ZSTD):
         whole = compress(codec, bytes(range(256)) * 64)
@@ -609,7 +611,7 @@ def _fails(function: Callable[[bytes], object], data: bytes) -> None:
 
 
 def test_only_three_apis_are_allowed_before_authentication() -> None:
-    """And nothing else, whatever it asks for (CVE-2022-34917 again: no work for strangers)."""
+    """No other request is allowed (CVE-2022-34917 again: no work for unauthenticated clients)."""
     harness = with_users()
     for api in APIS:
         if api.key in {ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}:

@@ -1,4 +1,4 @@
-"""Patterns of `ssl.principal.mapping.rules` that a certificate could make search for ever are refused at the start."""
+"""Patterns of `ssl.principal.mapping.rules` with an exponential search are refused at the start."""
 
 from __future__ import annotations
 

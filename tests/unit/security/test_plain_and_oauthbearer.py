@@ -1,4 +1,4 @@
-"""PLAIN and OAUTHBEARER: what passes, and that nothing else does."""
+"""PLAIN and OAUTHBEARER: valid exchanges succeed, and all others fail."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def verify(token: str) -> Identity:
 
 
 class TestOAuthBearer:
-    """OAUTHBEARER exchanges of RFC 7628."""
+    """The OAUTHBEARER exchanges of RFC 7628."""
 
     def test_a_good_token(self):
         client, server = (

@@ -1,4 +1,4 @@
-"""Names from certificates: subjects as Kafka prints them, and the rules that shorten them."""
+"""Names from certificates: subjects as Kafka writes them, and the rules that derive names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SCRAM: the examples of the RFCs, and everything that must not pass."""
+"""SCRAM: the examples of the RFCs, and exchanges that must fail."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def agree(client_side, server_side) -> None:
 
 
 class TestExample:
-    """RFC 7677, section 3."""
+    """The example of RFC 7677, section 3."""
 
     def test_client(self):
         side = client()
@@ -72,7 +72,7 @@ class TestExample:
         assert side.user == "user"
 
     def test_rfc_5802_with_sha_1(self, monkeypatch):
-        """RFC 5802, section 5: the same messages, with the hash function of its time."""
+        """The example of RFC 5802, section 5, with its hash function."""
         monkeypatch.setattr(ScramMechanism, "hash_name", property(lambda self: "sha1"))
         monkeypatch.setattr(ScramMechanism, "size", property(lambda self: 20))
         salt = base64.b64decode("QSXCR+Q6sek8bf92")
@@ -163,7 +163,7 @@ class TestServerRefuses:
 
     @pytest.mark.parametrize("nonce", [CLIENT_NONCE, SERVER_NONCE, NONCE + "x", NONCE[:-1], ""])
     def test_another_nonce_than_its_own(self, nonce):
-        """CVE-2024-56128: the proof is right for the message, but the nonce is not that of the exchange."""
+        """CVE-2024-56128: the proof is right for the message, but the nonce is of another exchange."""
         side = server()
         side.step(FIRST)
         refused(side, FINAL.replace(NONCE.encode(), nonce.encode()), "nonce")
@@ -194,7 +194,7 @@ class TestServerRefuses:
 
 
 def test_a_client_that_knows_of_channel_binding_is_welcome():
-    """'y': it would bind, and has seen that we do not offer it."""
+    """'y': the client supports channel binding, and sees that the server does not offer it."""
     side = server()
     first = side.step(b"y,a=user,n=user,r=abc").decode()
     salted = SHA_256.salted("pencil", SALT, 4096)

@@ -1,4 +1,4 @@
-"""Tokens: only what a key of the issuer has signed, for us and for now, is believed."""
+"""Tokens: only tokens that a key of the issuer has signed, for this audience and the present time, are accepted."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ CLAIMS = {"sub": "admin", "iss": ISSUER, "aud": AUDIENCE, "exp": NOW_S + 60}
 
 
 class TestSignatures:
-    """CVE-2026-33557: a token that nobody trusted has signed is no token."""
+    """CVE-2026-33557: a token that no key of the issuer has signed is refused."""
 
     @pytest.mark.parametrize("algorithm", ["none", "None", "NONE", "", None, 7])
     @pytest.mark.parametrize("named", [{}, {"kid": "first"}])

@@ -1,4 +1,4 @@
-"""Users that do not exist look like existing ones, as far as a client can see."""
+"""A client cannot distinguish users that do not exist from existing ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def made_up(names, *credentials):
 
 
 def kafka_salt(number):
-    """Return a salt as `ScramFormatter.secureRandomBytes` makes it of a random number of 130 bits."""
+    """Return a salt as `ScramFormatter.secureRandomBytes` makes it from a random number of 130 bits."""
     digits = b""
     while number:
         number, digit = divmod(number, 36)
@@ -58,7 +58,7 @@ def test_a_salt_of_kafkas_tools_is_a_number_of_130_bits():
     assert {25, 26} <= {len(salt) for salt in found} <= set(range(20, 27))
     assert all(int(salt, 36) < 1 << 130 for salt in found)
     assert all(salt == kafka_salt(int(salt, 36)) for salt in found)
-    # Of 26 digits the first is always 1: any other would be a number of more bits.
+    # Of 26 digits the first is always 1: any other digit would mean more bits.
     assert {salt[:1] for salt in found if len(salt) == 26} == {b"1"}
 
 
@@ -77,7 +77,7 @@ def test_a_name_keeps_its_salt_while_others_come_and_go():
     after = made_up(NAMES, *known, stored(b"\xff" * 24))
     changed = [(old, new) for old, new in zip(before, after, strict=True) if old != new]
     assert len(changed) <= 10
-    # None goes on with its first characters: that would show that it is made up.
+    # No salt is an extension of another one: that would show that it is made up.
     assert not any(old.salt[:4] == new.salt[:4] for old, new in changed)
 
 

@@ -1,4 +1,4 @@
-"""A hub without a broker: requests are commands in ASCII, responses echo them."""
+"""A hub without a broker: requests are ASCII commands, and responses repeat them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class RealFile:
 
 
 class CountingFile(RealFile):
-    """Counts what is read into memory."""
+    """A file that counts the bytes that are read into memory."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -91,9 +91,10 @@ class MemoryFile:
 
 
 class FakeHub:
-    """`later...` waits in `slots` to be filled, `steps...` does and keeps the session busy.
+    """`later...` waits in `slots` to be filled. `steps...` does too, and keeps the session busy.
 
-    `file:A:B` is a range, `close` closes, `none` has no response."""
+    `file:A:B` is a file range, `close` closes the connection, `none` has no response.
+    """
 
     def __init__(self, limits: ServerLimits | None = None) -> None:
         self.limits = limits or ServerLimits()
@@ -139,7 +140,7 @@ class FakeHub:
             assert self.file is not None
             _, position, size = body.split(b":")
             return [struct.pack(">i", int(size)), FileRange(self.file, int(position), int(size))]
-        return [bytearray(reply(body))]  # as what encodes responses returns them
+        return [bytearray(reply(body))]  # like the functions that encode responses
 
     def fill(self, index: int = 0) -> None:
         body, slot = self.slots.pop(index)
@@ -160,7 +161,7 @@ class FakeHub:
         self.progress.set()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait for a condition that a wake-up brings about."""
+        """Wait for a condition that a wake-up of the event loop causes."""
         async with asyncio.timeout(10):
             while not condition():
                 self.progress.clear()
@@ -168,7 +169,7 @@ class FakeHub:
 
 
 class Client:
-    """The other end: a plain non-blocking socket."""
+    """The client side: a plain non-blocking socket."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -197,7 +198,7 @@ class Client:
         return await self.receive(size)
 
     async def closed(self) -> bool:
-        """Whether the server closes (nothing but the end is expected)."""
+        """Return whether the server closes the connection, without further bytes."""
         try:
             return await self.receive(1) == b""
         except ConnectionResetError:
@@ -210,12 +211,12 @@ async def serving(
     accept: Callable[[FakeHub, asyncio.AbstractEventLoop], Connection] = Connection,
     meet: Callable[[Client], Awaitable[Client]] | None = None,
 ) -> AsyncIterator[Callable[..., Awaitable[Client]]]:
-    """Run a listener over `hub`; yields an async function that connects a `Client`.
+    """Run a listener over `hub`. Yield an async function that connects a `Client`.
 
     Args:
-        hub: what the connections share.
-        accept: makes the server's side of a connection.
-        meet: what the client does first; returns the client to use.
+        hub: The hub of the connections.
+        accept: Makes the server side of a connection.
+        meet: The first action of the client. Returns the client to use.
     """
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: accept(hub, loop), "127.0.0.1", 0)

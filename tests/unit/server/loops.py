@@ -1,4 +1,4 @@
-"""Coroutine tests without a plugin, on both event loops that a server may run on."""
+"""Coroutine tests without a plugin, on both kinds of event loop that a server can use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FACTORIES: list[Callable[[], asyncio.AbstractEventLoop]] = [
 
 
 def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run a coroutine test on a loop of its own, once for each kind of loop."""
+    """Run a coroutine test on a new event loop, once for each kind of loop."""
 
     @functools.wraps(test)
     def run(*args: Any, **kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""Bounds on who connects and on what one request names; loopback is exempt from those by address."""
+"""Limits on connections and on the names of one request. Loopback addresses have no limits by address."""
 
 from __future__ import annotations
 

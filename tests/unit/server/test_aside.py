@@ -1,4 +1,4 @@
-"""Work beside the loop: done in a thread, finished on the loop."""
+"""Work in a thread beside the event loop: run in the thread, finished on the event loop."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def test_cancelled_work_is_not_begun_and_not_reported():
     aside.run(lambda: "last", lambda _: finished.set())
     began.wait(10)
     give_up()
-    await asyncio.sleep(0)  # the thread pool learns of it in the next turn of the loop
+    await asyncio.sleep(0)  # the thread pool learns of it in the next iteration of the event loop
     gate.set()
     async with asyncio.timeout(10):
         await finished.wait()

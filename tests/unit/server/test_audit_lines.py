@@ -1,4 +1,4 @@
-"""How lines of the audit log are bounded, and that they can be routed on their own."""
+"""Lines of the audit log: their limits, and the logger of their own."""
 
 from __future__ import annotations
 

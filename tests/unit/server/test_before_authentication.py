@@ -1,4 +1,4 @@
-"""How the hub handles frames of connections that are not authenticated."""
+"""Frames on connections without authentication."""
 
 from __future__ import annotations
 

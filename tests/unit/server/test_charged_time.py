@@ -1,5 +1,4 @@
-"""The parts of a request that count for quotas: decoding, handling, and, with the next request, encoding the
-response."""
+"""The time that counts for quotas: decoding, handling, and with the next request encoding the response."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ DECODING_MS, HANDLING_MS, ENCODING_MS = 7, 5, 11
 
 
 class Harness:
-    """A hub whose clock moves when it decodes, handles and encodes, and a broker that notes what it is to charge."""
+    """A hub whose clock moves when it decodes, handles and encodes, with a broker that records the charges."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_ns = 0

@@ -1,4 +1,4 @@
-"""Connections that end while responses wait: the responses are cancelled, however the connection ends."""
+"""Connections that end while responses are pending: the responses are cancelled, however the connection ends."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ async def test_a_response_that_was_ready_is_not_given_up() -> None:
 
 
 async def closed_at_the_bound(hub: CountingHub, connect, more: bytes, *, reset: bool) -> None:
-    """Have a client fill its requests in flight, send more, and close: the connection is not read meanwhile."""
+    """Fill a client's requests in flight, send more, and close: the connection is not read meanwhile."""
     client = await connect()
     await client.send(later(IN_FLIGHT) + more)
     await hub.until(lambda: len(hub.slots) == IN_FLIGHT)

@@ -1,4 +1,4 @@
-"""Compaction in the background: one step at a time, rests in between, errors reach the broker."""
+"""Compaction in a thread: one step at a time, pauses between steps, errors reach the broker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class FakeStep:
 
 
 class FakeBroker:
-    """Has `steps` steps to be done."""
+    """A compaction with `steps` steps."""
 
     def __init__(self, steps: int, error: Exception | None = None) -> None:
         self.left = steps
@@ -60,7 +60,7 @@ class Setup:
 
     async def started(self, count: int) -> FakeStep:
         async with asyncio.timeout(10):
-            while len(self.broker.started) < count:  # noqa: ASYNC110 - a rest is a timer of its own
+            while len(self.broker.started) < count:  # noqa: ASYNC110 - a pause is a timer of its own
                 await asyncio.sleep(0.001)
         return self.broker.started[-1]
 
@@ -71,7 +71,7 @@ async def test_steps_run_in_a_thread_one_after_the_other() -> None:
     for number in range(1, 4):
         setup.compactor.kick()
         step = await setup.started(number)
-        setup.compactor.kick()  # nothing while one runs
+        setup.compactor.kick()  # no second step while one runs
         assert len(setup.broker.started) == number
         step.gate.set()
         await setup.step_done()

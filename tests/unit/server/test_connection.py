@@ -147,7 +147,7 @@ async def test_a_turn_ends_when_its_requests_have_taken_long(
     handled_at_end_of_turn: list[int] = []
 
     class SlowHub(FakeHub):
-        """Each request takes six milliseconds of a clock that nothing else moves."""
+        """Each request takes six milliseconds of a manual clock."""
 
         def handle(self, connection: Connection, frame: memoryview) -> Any:
             answer = super().handle(connection, frame)
@@ -178,7 +178,7 @@ async def test_requests_in_flight_are_bounded() -> None:
         other = await connect()
         await other.send(
             framed(b"ping")
-        )  # others are served meanwhile, and several loop iterations pass
+        )  # other connections are served meanwhile, in several iterations
         assert await other.receive_frame() == b"ping"
         assert len(hub.slots) == 8
         for number in range(20):

@@ -1,4 +1,4 @@
-"""How a hub ends: no connection comes after the last one was closed."""
+"""The end of a hub: no connection begins after the last one was closed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors that asyncio reports are logged, and not so often that they fill the disk."""
+"""Errors of asyncio are logged, but not so often that they fill the disk."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.server.process import ServeOptions, _Process
 def test_errors_of_the_loop_are_logged_within_a_limit(
     count: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A callback of a socket that fails does so in every turn of the loop."""
+    """A failing callback of a socket runs in every iteration of the event loop."""
     options = ServeOptions(listeners=(), data=(Path(),), config=parse_broker_config({}))
     process = _Process(options, [])
     loop = asyncio.new_event_loop()

@@ -1,4 +1,4 @@
-"""Which listeners other machines may reach."""
+"""The check of listeners that other machines can reach."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_an_exposed_listener_without_protection_is_refused(text: str, said: str)
 
 
 def test_settings_of_an_unknown_listener_are_refused() -> None:
-    """A mistyped name would leave the other listener without the protection."""
+    """Without the check, a mistyped name would leave the other listener unprotected."""
     with pytest.raises(ConfigError, match=r"listener\.name\.outer\.ssl\.client\.auth: .* OUTER"):
         chosen_listeners(["SSL://127.0.0.1:1"], REQUIRED, insecure=False)
     mapped = {

@@ -1,4 +1,4 @@
-"""The receive buffer against a plain list of frames, under any split of the bytes into reads."""
+"""The receive buffer compared with a plain list of frames, under any division of the bytes into reads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def buffer_of(limits: ServerLimits) -> tuple[ReceiveBuffer, MemoryBudget]:
 
 
 def feed(buffer: ReceiveBuffer, data: bytes, sizes: list[int]) -> list[bytes]:
-    """Receive `data` in reads of at most these sizes, over and over."""
+    """Receive `data` in reads of at most these sizes, repeatedly."""
     frames: list[bytes] = []
     position = turn = 0
     while position < len(data):

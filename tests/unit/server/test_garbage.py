@@ -1,4 +1,4 @@
-"""The objects that a full collection looks at."""
+"""The objects that a full garbage collection examines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.server.garbage import FullCollections
 
 
 class Cycle:
-    """An object that only the collector frees."""
+    """An object that only the garbage collector frees."""
 
     def __init__(self) -> None:
         self.itself = self
@@ -62,7 +62,7 @@ def test_all_objects_are_looked_at_when_much_garbage_was_found(
     kept.clear()
     for _ in range(1_001):
         Cycle()
-    gc.collect()  # finds more than there should be
+    gc.collect()  # finds more garbage than expected
     gc.collect()
     gc.unfreeze()
     assert cycles() == 0

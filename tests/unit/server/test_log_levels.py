@@ -1,4 +1,4 @@
-"""The loggers of a server's process: their levels are changed while it runs, but for the audit log's."""
+"""The loggers of a server process: their levels can be changed while it runs, except that of the audit log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers of many elements are encoded in steps, so that other requests have their turn meanwhile."""
+"""Long responses are encoded in steps, so that other requests are handled between the steps."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HEADER = RequestHeader(2, 9, 5, "c")
 
 
 class Harness:
-    """A hub with a broker whose answers come late, and a connection that notes what it gets."""
+    """A hub with a broker that defers its responses, and a connection that records what it gets."""
 
     def __init__(self) -> None:
         self.purgatory = Purgatory()
@@ -65,7 +65,7 @@ class Harness:
         )
 
     def request(self, *, in_steps: bool = True) -> Any:
-        """Send a request that the broker works on; return the place of its answer."""
+        """Send a request that the broker defers, and return its slot."""
         self.answer: Deferred[Any] = Deferred()
         self.session.busy = in_steps
         frame = joined(encode_request(HEADER, ListOffsetsRequest()))
@@ -75,7 +75,7 @@ class Harness:
         return slot
 
     def work(self) -> int:
-        """Do all steps; return how many there were."""
+        """Run all steps, and return their number."""
         steps = 0
         while self.steps:
             self.steps.tick()

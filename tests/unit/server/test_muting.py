@@ -1,4 +1,4 @@
-"""Connections whose clients went over a quota: they are not listened to for a while, and nobody else notices."""
+"""Muted connections of clients above a quota: they are not read for a while, and other clients are not affected."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LONG_MS = 3_600_000
 
 
 class MutingHub(FakeHub):
-    """`mute N` is answered, and mutes its connection for N milliseconds."""
+    """`mute N` gets a response, and mutes its connection for N milliseconds."""
 
     def handle(self, connection: Connection, frame: memoryview) -> Sequence[Payload] | Slot | None:
         body = bytes(frame[8:])
@@ -26,7 +26,7 @@ class MutingHub(FakeHub):
 
 
 async def serve_other(other: Client) -> None:
-    """Several turns of the loop, in which another connection is served."""
+    """Several iterations of the event loop, in which another connection is served."""
     for number in range(20):
         await other.send(framed(b"%d" % number))
         assert await other.receive_frame() == b"%d" % number
@@ -43,7 +43,7 @@ async def test_the_answer_leaves_at_once_and_what_follows_waits() -> None:
         assert await muted.receive_frame() == b"mute 300"
         await muted.send(framed(b"and this"))
         await serve_other(other)
-        if loop.time() - began < 0.3:  # else this machine is too slow for a result
+        if loop.time() - began < 0.3:  # otherwise this machine is too slow for a result
             assert b"behind" not in hub.handled
         assert await muted.receive_frame() == b"behind"
         assert loop.time() - began >= 0.29

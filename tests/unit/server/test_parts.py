@@ -1,4 +1,4 @@
-"""The small parts of the server: clock, timer, memory budget, log lines, addresses."""
+"""Small parts of the server: clock, timer, memory budget, log lines, addresses."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_one_connection_at_a_time_may_exceed_the_budget() -> None:
     first, second, third = (Holder(budget) for _ in range(3))
     assert first.take(60)
     assert second.take(60)  # the overdraft
-    assert second.take(60)  # and more of it, up to its whole request
+    assert second.take(60)  # and more of it, up to its complete request
     assert not third.take(50)
     assert not first.take(1)
     assert budget.contended

@@ -1,4 +1,4 @@
-"""Clients whose certificates were revoked: lists in files, read again when they change, and their end."""
+"""Clients with revoked certificates: lists in files, read again when they change, and the end of lists."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 class Listener:
-    """A listener that wants certificates, and what it logs."""
+    """A listener that requires certificates, and its log."""
 
     def __init__(self, certificates: Certificates, *lists: Path, **options: str) -> None:
         self.certificates = certificates
@@ -83,7 +83,7 @@ class Listener:
 
 
 def touched(path: Path) -> Path:
-    """Have a file look new whatever the clock's resolution is."""
+    """Change the time of a file, whatever the resolution of the clock is."""
     stamp = path.stat().st_mtime_ns + 1_000_000
     os.utime(path, ns=(stamp, stamp))
     return path
@@ -127,7 +127,7 @@ def test_an_authority_without_a_list_lets_nobody_in(
     assert "has no list of its authority" in listener.admits(certificates.unknown_client)
     listener = Listener(certificates, ours, theirs, ssl_truststore_location=str(both))
     assert listener.admits(certificates.unknown_client) == ""
-    # One file may hold several.
+    # A file may have several lists.
     ours.write_bytes(ours.read_bytes() + theirs.read_bytes())
     listener = Listener(certificates, ours, ssl_truststore_location=str(both))
     assert listener.admits(certificates.unknown_client) == ""
@@ -159,7 +159,7 @@ def test_the_end_of_a_list_is_warned_of_a_day_before(
         listener.tls.look()
         seen.append(len(listener.events()))
     assert listener.events() == ["crl_expired", "crl_expires", "crl_expired"]
-    # A list that is made for less than a day is replaced often, and not warned of before.
+    # A list that is valid for less than a day is replaced often, and logs no early warning.
     assert seen == [0, 1, 1, 2, 2, 3, 3]
 
 
@@ -203,7 +203,7 @@ def test_bytes_that_are_no_list(der: bytes) -> None:
 def test_the_request_for_a_certificate_names_the_authorities(certificates: Certificates) -> None:
     assert can_name(), "see whether headrace.server.client_authorities knows this version of Python"
     listener = Listener(certificates)
-    # In TLS 1.2 the request is not encrypted: it is in what answers the client's first message.
+    # In TLS 1.2 the request is not encrypted: it follows the client's first message.
     server = TlsChannel(listener.tls.context)
     context = client_context(certificates)
     context.maximum_version = ssl.TLSVersion.TLSv1_2

@@ -1,4 +1,4 @@
-"""Opening the data directories of a process: whose they are, which is the first, what is the matter with one."""
+"""Opening the data directories of a process: their locks, the first directory, and errors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_directory_is_named_once(tmp_path: Path) -> None:
 
 
 def test_the_directory_with_the_metadata_comes_first(tmp_path: Path) -> None:
-    """Otherwise a broker would begin with nothing, because a disk is not mounted or an order was changed."""
+    """Otherwise a broker would start empty because a disk is not mounted or the order has changed."""
     (tmp_path / "two").mkdir()
     (tmp_path / "two" / META_FILE).write_text("version=1\n")
     with pytest.raises(StorageError, match=r"one, has no metadata\.sqlite"):

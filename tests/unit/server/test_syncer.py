@@ -1,4 +1,4 @@
-"""Group commit: one sync at a time, what comes meanwhile shares the next, a failure is final."""
+"""Group commit: one sync at a time, later appends share the next one, and a failure is final."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def test_appends_during_a_sync_share_the_next_sync() -> None:
     broker, syncer = setup.broker, setup.syncer
     broker.dirty.append("a")
     syncer.kick()
-    broker.dirty.append("b")  # the same iteration of the loop: shares the first sync
+    broker.dirty.append("b")  # the same iteration of the event loop: shares the first sync
     await asyncio.sleep(0)
     for item in "cde":
         broker.dirty.append(item)
@@ -169,7 +169,7 @@ async def test_a_bug_in_the_broker_ends_the_commits(monkeypatch: pytest.MonkeyPa
 
 
 class ManyFiles(FakeBatch):
-    """Files that wait for each other: run one by one they would never end."""
+    """Files that wait for each other: one by one they would never end."""
 
     def __init__(self, count: int, error: BaseException | None) -> None:
         super().__init__([], None)

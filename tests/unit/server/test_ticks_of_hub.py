@@ -1,4 +1,4 @@
-"""Further work of a hub when the broker had something to do because of the time."""
+"""The further functions of a hub that run after a tick of the broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mutual TLS is an authentication: the audit log says who came, and who did not get in."""
+"""Mutual TLS is an authentication: the audit log has its successes and failures."""
 
 from __future__ import annotations
 

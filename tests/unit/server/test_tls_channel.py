@@ -1,4 +1,4 @@
-"""TLS in memory: how much of it OpenSSL is made to hold, and what becomes of answers when it has ended."""
+"""TLS in memory: the memory that OpenSSL holds, and responses after the end of TLS."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 class Pair:
-    """Both ends, and nothing between them."""
+    """Both ends of a connection in memory."""
 
     def __init__(self, certificates: Certificates) -> None:
         self.server = TlsChannel(server_tls(certificates).context)
@@ -81,7 +81,10 @@ def test_unread_ciphertext_is_copied_before_the_buffer_is_used_again(
 def test_an_answer_after_the_end_of_tls_is_a_lost_connection(
     certificates: Certificates, end: str
 ) -> None:
-    """1. a fetch waits; 2. the client ends TLS, and so do we; 3. the answer comes before the socket is closed."""
+    """(1) A fetch waits.
+
+    (2) The client ends TLS, and so does the server. (3) The response comes before the socket is closed.
+    """
     pair = Pair(certificates)
     failed: list[OSError] = []
     if end == "we have said goodbye":

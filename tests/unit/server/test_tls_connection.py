@@ -1,4 +1,4 @@
-"""Connections with TLS: what connections do without it, and what only TLS brings."""
+"""Connections with TLS: the tests of plain connections, and tests of TLS."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Connects = Callable[..., AbstractAsyncContextManager[Callable[..., Awaitable[Tls
 
 @pytest.fixture
 def serve(certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> Connects:
-    """`serving` with TLS; the tests of plain connections that are repeated here use it too."""
+    """`serving` with TLS, which the repeated tests of plain connections also use."""
     tls = server_tls(certificates)
 
     def over_tls(hub: FakeHub) -> AbstractAsyncContextManager[Callable[..., Awaitable[TlsClient]]]:
@@ -53,14 +53,14 @@ def serve(certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> Connec
 
 
 def repeated(test: Callable[..., None]) -> Callable[..., None]:
-    """Return a test of plain connections as one of connections with TLS."""
+    """Return a test of plain connections as a test of connections with TLS."""
 
     @functools.wraps(test)
     def run(*args: Any, **kwargs: Any) -> None:
         test(*args, **kwargs)
 
     marks = [*getattr(test, "pytestmark", []), pytest.mark.usefixtures("serve").mark]
-    run.pytestmark = marks  # type: ignore[attr-defined]  # what pytest keeps the marks of a test in
+    run.pytestmark = marks  # type: ignore[attr-defined]  # pytest keeps the marks of a test here
     return run
 
 
@@ -149,7 +149,7 @@ async def test_a_muted_connection_goes_on_with_what_tls_holds(serve: Connects) -
 async def test_small_answers_queue_behind_ciphertext_that_the_client_has_not_taken(
     serve: Connects,
 ) -> None:
-    """Each comes in a wake-up of its own, when all that waits is encrypted already."""
+    """Each arrives in a wake-up of its own, after all pending bytes are encrypted."""
     hub = FakeHub()
     async with serve(hub) as connect:
         client = await connect(SO_RCVBUF=16 * KIB)
@@ -193,7 +193,7 @@ async def test_files_are_read_only_as_the_socket_takes_them(
         for _ in range(20):
             await other.send(framed(b"ping"))
             assert await other.receive_frame() == b"ping"
-        assert file.read_bytes < 10 * MIB  # what the system's buffers took, and a chunk
+        assert file.read_bytes < 10 * MIB  # the buffers of the system, and a chunk
         sealed = connection._writer._ciphertext  # type: ignore[attr-defined]  # a TlsWriter
         assert len(sealed) < 2 * tls_module.CHUNK_BYTES
         assert len(content) - 10 * MIB < connection.unsent_bytes < len(content) + 1 * MIB
@@ -239,7 +239,7 @@ async def test_both_ends_say_goodbye(serve: Connects) -> None:
     async with serve(hub) as connect:
         client = await connect()
         await client.send(framed(b"close"))
-        assert await client.receive_some(1) == b""  # and no SSLEOFError: close_notify came
+        assert await client.receive_some(1) == b""  # and no SSLEOFError: close_notify arrived
         client = await connect()
         with pytest.raises(ssl.SSLWantReadError):
             client.tls.unwrap()
@@ -285,7 +285,7 @@ async def test_a_handshake_that_stalls_is_given_up(
 async def test_handshakes_that_come_at_once_take_turns(
     certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between two steps of them the loop looks at everybody else's requests."""
+    """The event loop serves other connections between two steps of handshakes."""
     loop, iteration = asyncio.get_running_loop(), 0
     steps: list[int] = []
     true = TlsChannel.handshake
@@ -310,7 +310,7 @@ async def test_handshakes_that_come_at_once_take_turns(
         for client in clients:
             with pytest.raises(ssl.SSLWantReadError):
                 client.tls.do_handshake()
-            client.sock.send(client.outgoing.read())  # in one iteration of the loop
+            client.sock.send(client.outgoing.read())  # in one iteration of the event loop
         gone.sock.send(b"\x16\x03\x01")
         gone.sock.close()
         for client in clients:
@@ -337,7 +337,7 @@ async def test_a_client_without_tls_is_logged(certificates: Certificates, sent: 
 
 
 async def meet(hub: FakeHub, tls: Any, context: ssl.SSLContext) -> None:
-    """Connect, and see one request answered."""
+    """Connect, and check that a request gets a response."""
     async with serving_tls(hub, tls, context) as connect:
         client = await connect()
         await client.send(framed(b"hello"))

@@ -1,4 +1,4 @@
-"""Certificates of listeners: where they come from, what is refused, when they are read again."""
+"""Certificates of listeners: their sources, refusals, and when they are read again."""
 
 from __future__ import annotations
 

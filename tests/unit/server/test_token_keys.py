@@ -1,4 +1,4 @@
-"""Keys of tokens: read at the start, again when it is time or one is missing, and never taken from elsewhere."""
+"""Keys of tokens: read at the start, at intervals, or if one is missing, and never from another place."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ async def run_refresh(path: Path, issuer: Issuer) -> None:
     url = path.as_uri()
     write(path, issuer.key_set())
     authenticator, journal = authenticator_for(url), RecordingJournal()
-    # In milliseconds; no configuration may ask so often.
-    authenticator.key_urls[url] = 20  # type: ignore[index]  # it is a dict, and this a test
+    # In milliseconds. A configuration cannot ask so often.
+    authenticator.key_urls[url] = 20  # type: ignore[index]  # a dict, for this test
     reader = KeyReader(asyncio.get_running_loop(), authenticator, journal)
     assert known(authenticator, url) == 1
     write(path, "garbage")
@@ -94,7 +94,7 @@ async def run_missing(path: Path, issuer: Issuer) -> None:
     both.add_ec("second")
     write(path, both.key_set())
     reads: list[str] = []
-    reader._read = reads.append  # type: ignore[method-assign, assignment]  # what is counted
+    reader._read = reads.append  # type: ignore[method-assign, assignment]  # the counted function
     for _ in range(5):
         authenticator.key_missing(url)
     assert reads == [], "within the interval of the last time"
@@ -184,10 +184,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(self.content if self.path == "/keys" else b" " * (2 << 20))
 
     def _drip(self) -> None:
-        """Send a byte now and then, in the headers or behind them: each begins the client's time-out anew."""
+        """Send single bytes, in the headers or after them: each restarts the client's time-out."""
         self.wfile.write(b"HTTP/1.0 200 OK\r\n" + b"\r\n" * self.path.endswith("body"))
         with contextlib.suppress(OSError):
-            for _ in range(200):  # ten seconds, if nobody ends it
+            for _ in range(200):  # ten seconds, unless the deadline ends it
                 self.wfile.write(b"x")
                 if self.over.wait(0.05):
                     return

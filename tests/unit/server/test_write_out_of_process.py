@@ -1,4 +1,4 @@
-"""`headrace serve` writes logs of durability `os` out in a thread, and their group commit follows by itself."""
+"""`headrace serve` writes out logs of durability `os` in a thread, and their group commit follows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client that speaks TLS over a plain socket, so that a test decides which ciphertext goes when."""
+"""A TLS client over a plain socket, so that a test decides which ciphertext is sent when."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LISTENER: Listener = parse_listener("SSL://127.0.0.1:0", parse_protocol_map(""))
 
 
 class TlsClient(Client):
-    """The other end, in TLS."""
+    """The client side, with TLS."""
 
     def __init__(self, plain: Client, context: ssl.SSLContext) -> None:
         super().__init__(plain.sock)
@@ -41,7 +41,7 @@ class TlsClient(Client):
         self.incoming.write(ciphertext)
 
     def seal(self, data: bytes) -> bytes:
-        """Return the ciphertext of some bytes, which may still be sent in any pieces."""
+        """Return the ciphertext of some bytes. It can be sent in any pieces."""
         rest = memoryview(data)
         while rest:
             rest = rest[self.tls.write(rest) :]
@@ -61,7 +61,7 @@ class TlsClient(Client):
 def server_tls(
     certificates: Certificates, pair: KeyPair | None = None, **options: str
 ) -> ServerTls:
-    """Return what a listener encrypts with; `options` by attribute."""
+    """Return the TLS state of a listener. `options` are attributes."""
     given = {name.replace("_", "."): text for name, text in options.items()}
     location = str((pair or certificates.server).pem)
     config = parse_broker_config({"ssl.keystore.location": location, **given})
@@ -79,7 +79,7 @@ def client_context(certificates: Certificates, pair: KeyPair | None = None) -> s
 async def serving_tls(
     hub: FakeHub, tls: ServerTls, context: ssl.SSLContext
 ) -> AsyncIterator[Callable[..., Awaitable[TlsClient]]]:
-    """Run a listener with TLS over `hub`; yields an async function that connects and shakes hands."""
+    """Run a listener with TLS over `hub`. Yield an async function that connects and does the handshake."""
 
     def accept(hub: FakeHub, loop: asyncio.AbstractEventLoop) -> TlsConnection:
         return TlsConnection(hub, loop, LISTENER, tls)

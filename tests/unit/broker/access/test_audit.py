@@ -1,4 +1,4 @@
-"""The audit log: what administrators did, who did it, and no secret in it."""
+"""The audit log: the changes of administrators, with their principals and without secrets."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ CHANGES_NOTHING = {
     ApiKey.LIST_PARTITION_REASSIGNMENTS, ApiKey.DESCRIBE_QUORUM, ApiKey.UNREGISTER_BROKER,
     ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.CONSUMER_GROUP_DESCRIBE, ApiKey.SHARE_GROUP_HEARTBEAT,
 }  # fmt: skip
-"""Nothing that an administrator answers for; an API that is neither here nor in the rules needs a decision."""
+"""The APIs whose requests are not logged as changes. An API that is neither here nor in the rules needs a decision."""
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def told(harness: BrokerHarness, event: str = "audit_changed") -> list[dict[str,
 
 
 def changes(harness: BrokerHarness) -> list[tuple[object, dict[str, object]]]:
-    """Return what was done, after a look at who did it."""
+    """Return the logged changes, after a check of their principal."""
     found = []
     for fields in told(harness):
         rest = dict(fields)

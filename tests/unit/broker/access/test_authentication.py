@@ -1,4 +1,4 @@
-"""SASL at the broker: the order of requests, refusals, re-authentication."""
+"""SASL in the broker: the order of requests, refusals, re-authentication."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Connection:
         return self.call(SaslAuthenticateRequest(auth_bytes=token), version)
 
     def run(self, client, version=2):
-        """Authenticate as a whole; returns the last response."""
+        """Do a whole authentication, and return the last response."""
         assert self.handshake(client.mechanism).error_code == 0
         response = self.token(client.first(), version)
         while response.error_code == 0:
@@ -209,7 +209,7 @@ def test_an_unknown_user_looks_like_those_that_are_stored():
             harness.restart()
         assert shown("carol", kinds[0]) == shown("nobody", kinds[0]) == (64, b"i=8192")
         assert shown("carol", kinds[1]) == shown("nobody", kinds[1]) == (20, b"i=16384")
-    # The password of an unknown user is hashed as those of others are.
+    # The password of an unknown user is hashed, too.
     assert harness.broker.services.credentials._usual_plain_mechanism("nobody") is kinds[0]
     remove = ScramCredentialDeletion(name="carol", mechanism=kinds[0])
     harness.call(AlterUserScramCredentialsRequest(deletions=[remove], upsertions=[]), 0)
@@ -394,7 +394,7 @@ class TestReauthentication:
 
 
 class TestTokensAsBareFrames:
-    """SaslHandshake version 0; the frames themselves are the server's business."""
+    """SaslHandshake version 0. The server handles the frames."""
 
     def test_are_announced(self, connection):
         changes = []
@@ -405,7 +405,7 @@ class TestTokensAsBareFrames:
 
 
 class TestOAuthNeedsKeys:
-    """CVE-2026-110985, CVE-2026-33557: no broker starts that would take any token."""
+    """CVE-2026-110985, CVE-2026-33557: a broker that would accept any token does not start."""
 
     @pytest.mark.parametrize(
         "settings",

@@ -89,7 +89,7 @@ class Recorder:
 
 @pytest.fixture
 def no_operations(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out the checks that only report the authorized operations to the client."""
+    """Skip the checks that only report the authorized operations to the client."""
     for module in (
         "metadata",
         "describe_groups",
@@ -127,7 +127,7 @@ def ask(case: Case, rights: tuple[Right, ...] | None) -> tuple[Any, Recorder]:
         if rights is None
         else frozenset((*right, resource_name(right, "x")) for right in rights)
     )
-    authorizer = cast("Authorizer", recorder)  # it has what handlers use
+    authorizer = cast("Authorizer", recorder)  # it has the parts that handlers use
     permissions = Permissions(authorizer, harness.broker.services.audit)
     harness.replace_services(authorizer=authorizer, permissions=permissions)
     session = Session(client_host="10.1.2.3", principal=ALICE)
@@ -188,12 +188,12 @@ def test_without_a_right_it_is_refused(case: Case):
 def test_with_its_rights_it_goes_through(case: Case):
     rights = [case.needs]
     if not any(right == (Operation.DESCRIBE, ResourceType.TOPIC) for right in case.needs):
-        # What an ACL allows along with these is the authorizer's business.
+        # The authorizer decides what an ACL includes.
         rights = [(*case.needs, (Operation.DESCRIBE, ResourceType.TOPIC))]
     for each in rights:
         response, _ = ask(case, each)
         if case.label == "produce-hidden-transaction":
-            return  # refused to everybody
+            return  # refused to every client
         assert not set(codes(response)) & REFUSALS
 
 

@@ -1,4 +1,4 @@
-"""ACLs as clients give and take them: what is refused, what is kept, and when it counts."""
+"""ACLs as clients create and delete them: which are refused, which are stored, and when they apply."""
 
 from __future__ import annotations
 
@@ -278,7 +278,7 @@ def test_rights_that_are_taken_away_count_for_a_fetch_that_waits(harness: Broker
 
 def test_a_transactional_batch_needs_more_than_the_request_says(harness: BrokerHarness):
     create(harness, creation(operation=Operation.WRITE))
-    # Decided by the batch, not by the request (CVE-2018-17196).
+    # The batch decides, not the request (CVE-2018-17196).
     request = produce_request("t", 0, transactional_batch())
     response = harness.call(request, session=as_user("alice"))
     assert list(codes(response)) == [ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED]
@@ -324,7 +324,7 @@ def test_acls_and_denials_survive(harness: BrokerHarness, how: str):
     before = describe(harness).resources
     getattr(harness, how)()
     assert [str(r) for r in describe(harness).resources] == [str(r) for r in before]
-    # What was stored is in force, not only there (CVE-2024-27309).
+    # The stored ACLs are in force (CVE-2024-27309).
     assert fetched(harness, as_user("alice")) == DENIED
     assert fetched(harness, as_user("bob")) == 0
 
@@ -528,7 +528,7 @@ def test_a_decision_does_not_look_at_what_other_users_may(
 def test_whether_one_may_write_anywhere_is_remembered_and_forgotten(
     harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
 ):
-    # It takes a look at all ACLs, and every producer that begins asks for it.
+    # The decision examines all ACLs, and every new producer needs it.
     write = {"principal": "User:alice", "operation": Operation.WRITE}
     create(harness, creation(**write, permission_type=Permission.DENY), creation(**write))
     looked = []

@@ -1,4 +1,4 @@
-"""Requests that do a lot: what they do is the same in steps, and no step does more than one step."""
+"""Long requests: their result in steps is the same, and no step does more work than allowed."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def broad() -> BrokerHarness:
 
 
 def answered(harness: BrokerHarness, request: Message, version: int | None = None) -> Any:
-    """Return the answer to a request that takes several steps."""
+    """Return the response to a request that takes several steps."""
     session = Session()
     pending = harness.send(request, version, session=session)
     steps = 0

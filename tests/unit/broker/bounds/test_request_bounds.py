@@ -1,4 +1,4 @@
-"""The work that one client can ask for is bounded."""
+"""The bounds of the work that one client can cause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names that come twice are answered once, and no name makes an answer arbitrarily large."""
+"""A name that occurs twice has one result, and the size of each response is bounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Levels of loggers, which administrators see and change as configs."""
+"""The levels of loggers, which administrators see and change as configs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SET, DELETE, APPEND = 0, 1, 2
 
 
 class TwoLoggers(Loggers):
-    """A root logger, and one that is fixed."""
+    """A root logger, and a logger with a fixed level."""
 
     def __init__(self) -> None:
         self.levels = {"root": "INFO", "own": "WARN", "fixed": "INFO"}

@@ -1,4 +1,4 @@
-"""A secret option of the broker: nobody who may describe configurations sees it, nor does the log."""
+"""Secret options of the broker appear neither in described configurations nor in the log."""
 
 from __future__ import annotations
 

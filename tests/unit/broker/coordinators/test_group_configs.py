@@ -47,7 +47,7 @@ def harness() -> BrokerHarness:
 
 
 def change(harness, *changes, group="g", validate_only=False):
-    """Changes are (name, value) or (name, value, operation)."""
+    """Change settings. A change is (name, value) or (name, value, operation)."""
     configs = [
         IncrementalConfig(
             name=each[0], value=each[1], config_operation=each[2] if len(each) > 2 else SET

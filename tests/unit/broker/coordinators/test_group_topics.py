@@ -31,7 +31,7 @@ def known(view: GroupTopics, regex: str) -> list[str]:
 
 
 def take_steps(view: GroupTopics) -> None:
-    """Do what a broker does in its next ticks."""
+    """Run the broker's next ticks."""
     while view._steps:
         view._steps.tick()
     view._steps._purgatory.deliver()
@@ -127,7 +127,7 @@ def test_the_number_of_remembered_topic_names_is_bounded(view, monkeypatch):
 
 
 def _costs_of_steps(monkeypatch):
-    """Return a list that grows by what each step of any work but its last has done."""
+    """Return a list that grows by the result of each step of the work except the last."""
     costs: list[int] = []
     step = steps._step
 

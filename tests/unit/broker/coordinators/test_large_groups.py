@@ -1,4 +1,4 @@
-"""A group of which the coordinator keeps more than a segment of its topic holds."""
+"""A group whose state is larger than a segment of its topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A power cut takes the marker of a transaction from a partition that is not synced before answers."""
+"""A power failure loses the marker of a transaction in a partition that is synced after the acknowledgement."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def broker(durability: str) -> BrokerHarness:
 
 
 def sync_records(harness: BrokerHarness) -> None:
-    """Have what is in the partitions on the disk, as the operating system may at any time."""
+    """Write the content of the partitions to the disk, as the operating system may do at any time."""
     for index in (0, 1):
         log = harness.broker.services.topics.require("t").partition(index).log
         task = log.start_sync()
@@ -66,7 +66,7 @@ def test_readers_of_committed_records_do_not_wait_for_a_marker_that_is_lost(
             lost += 1
         else:
             assert found == ([b"before"] if committed else [])
-        # The producer goes on, and so do its readers.
+        # The producer and its readers continue.
         again = Producer(harness)
         again.add(0)
         assert again.send(b"after", 0) == 0

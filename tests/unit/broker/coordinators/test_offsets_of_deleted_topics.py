@@ -1,4 +1,4 @@
-"""A group's committed offsets of a topic are deleted with the topic, also where that could not be written at once."""
+"""The committed offsets of a topic are deleted with the topic, even if the deletion could not be written at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lookups by time over transactions whose records have the times of events, long before their markers."""
+"""Lookups by time over transactions whose records have event times, long before their markers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TRANSACTIONS = 6
 
 
 def write(log: PartitionLog) -> None:
-    """Write transactions of ten records, a second apart, and their markers of now."""
+    """Write transactions of ten records, one second apart, with present markers."""
     for number in range(TRANSACTIONS):
         first = EVENTS_MS + number * ROWS * 1000
         builder = BatchBuilder(transactional=True)
@@ -33,7 +33,7 @@ def write(log: PartitionLog) -> None:
 
 
 def offset_of(row: int) -> int:
-    return row + row // ROWS  # a marker after each ten
+    return row + row // ROWS  # a marker after every ten
 
 
 @pytest.fixture(params=["memory", "disk"])
@@ -62,7 +62,7 @@ def test_a_time_finds_the_record_and_no_marker(
         found = log.offset_for_timestamp(EVENTS_MS + row * 1000)
         assert found is not None
         assert (found.offset, found.timestamp) == (offset_of(row), EVENTS_MS + row * 1000)
-    assert log.offset_for_timestamp(EVENTS_MS + rows * 1000) is None  # only markers are as late
+    assert log.offset_for_timestamp(EVENTS_MS + rows * 1000) is None  # only markers are so late
     assert log.offset_for_timestamp(NOW_MS) is None
     newest = log.offset_of_max_timestamp()
     assert newest is not None
@@ -88,8 +88,8 @@ def test_a_log_of_markers_alone_has_no_newest_record(files: FileSystem) -> None:
 
 
 def test_retention_still_counts_from_the_markers() -> None:
-    """Records with the times of events, written today, are not deleted today because the events were long ago."""
-    # With the default of segment.ms each marker, a month younger, would begin a segment.
+    """Records with old event times, written today, are not deleted today."""
+    # With the default segment.ms each marker, a month younger, would start a new segment.
     config = LogConfig(segment_bytes=700, segment_ms=10**12, retention_ms=86_400_000)
     log = open_log(MemoryFileSystem(), config)
     write(log)

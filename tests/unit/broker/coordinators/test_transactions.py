@@ -1,4 +1,4 @@
-"""Transactions through the whole broker: handlers, coordinators, logs; crashes at every step."""
+"""Transactions through the whole broker: handlers, coordinators, logs, and crashes at every step."""
 
 from __future__ import annotations
 

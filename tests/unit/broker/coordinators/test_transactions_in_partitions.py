@@ -1,4 +1,4 @@
-"""Markers, producers and isolation levels over the wire: WriteTxnMarkers, DescribeProducers, Fetch, ListOffsets."""
+"""Markers, producers and isolation levels: WriteTxnMarkers, DescribeProducers, Fetch, ListOffsets."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def harness() -> BrokerHarness:
 
 
 def begin(harness: BrokerHarness, value: bytes, producer_id: int = 1, sequence: int = 0) -> None:
-    """Append a transactional batch, as a producer does whose transaction the coordinator knows."""
+    """Append a transactional batch of a producer whose transaction the coordinator knows."""
     partition = harness.broker.services.topics.require("t").partition(0)
     records = transactional((None, value), producer_id=producer_id, sequence=sequence)
     harness.broker.services.replicas.append(partition, records, harness.now_ms)
@@ -113,7 +113,7 @@ def test_a_long_poll_of_read_committed_wakes_when_the_marker_is_durable(
 ):
     begin(harness, b"v")
     pending = harness.send(fetch_request(("t", 0, 0), isolation_level=1))
-    begin(harness, b"w", sequence=1)  # the high watermark moves, and what is stable does not
+    begin(harness, b"w", sequence=1)  # the high watermark moves, but not the last stable offset
     assert not pending.done
     written = harness.send(markers(1, transaction_result=committed))
     assert not written.done

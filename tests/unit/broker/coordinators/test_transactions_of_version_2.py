@@ -1,4 +1,4 @@
-"""Transaction version 2 (KIP-890) through the whole broker: writes add their partitions, ends raise the epoch."""
+"""Transaction version 2 (KIP-890) through the whole broker: produces add partitions, and EndTxn raises the epoch."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_records_and_offsets_add_their_partitions(
 def test_b7_a_batch_is_stored_when_its_partition_is_durably_in_the_transaction(
     harness: BrokerHarness, syncs: int
 ) -> None:
-    """Whatever a crash leaves, no batch outlives what the coordinator knows of it."""
+    """After any crash, the log has no batch of a partition that the coordinator does not know."""
     producer = BumpingProducer(harness)
     pending = harness.send(producer.produce_request(b"x"), 12)
     end = end_offset(harness)
@@ -104,7 +104,7 @@ def test_batches_that_wait_stay_in_order(harness: BrokerHarness) -> None:
 
 
 def test_the_bytes_of_a_batch_that_waits_are_its_own(harness: BrokerHarness) -> None:
-    """The memory of a connection is used again as soon as its requests have been looked at."""
+    """The buffer of a connection is used again when its requests have been handled."""
     producer = BumpingProducer(harness)
     request = producer.produce_request(b"mine")
     [data] = request.topic_data[0].partition_data

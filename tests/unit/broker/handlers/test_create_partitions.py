@@ -1,4 +1,4 @@
-"""Topics grow by CreatePartitions."""
+"""CreatePartitions: the growth of topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DeleteRecords: moving the log start."""
+"""DeleteRecords: the move of the log start offset."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_a_fetch_that_waits_below_the_new_start_is_answered(harness):
 
 
 class FailingFiles(MemoryFileSystem):
-    """A disk that may take no checkpoint any more."""
+    """A disk that refuses checkpoints."""
 
     fails = False
 

@@ -1,4 +1,4 @@
-"""DeleteGroups and OffsetDelete, as far as the broker carries them; the rest is the coordinator's."""
+"""DeleteGroups and OffsetDelete in the broker. The tests of the coordinator have the rest."""
 
 from __future__ import annotations
 

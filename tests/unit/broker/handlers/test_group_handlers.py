@@ -1,4 +1,4 @@
-"""The group APIs through the broker, in every version, as bytes: from FindCoordinator to a commit that survives."""
+"""The group APIs through the broker, in every version, as bytes: from FindCoordinator to a durable commit."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.fixtures.group_harness import subscription
 
 
 class Groups(BrokerHarness):
-    """A broker with topic t of two partitions and its coordinator found."""
+    """A broker with a topic t of two partitions and its group coordinator."""
 
     def __init__(self, **options: Any) -> None:
         options.setdefault("group_initial_rebalance_delay_ms", 0)

@@ -1,4 +1,4 @@
-"""ListOffsets and OffsetForLeaderEpoch: positions by name, by time, by epoch."""
+"""ListOffsets and OffsetForLeaderEpoch: offsets by special timestamps, by time, by epoch."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_earlier_epochs_end_where_the_next_one_began(harness):
     harness.produce("t", b"c")
     harness.restart()
     assert end_of(harness, 0) == (ErrorCode.NONE, 0, 6)
-    # Epoch 1 wrote nothing: the answer is the one before it.
+    # Epoch 1 wrote nothing, so that the response has the previous epoch.
     assert end_of(harness, 1) == (ErrorCode.NONE, 0, 6)
     assert end_of(harness, 2) == (ErrorCode.NONE, 2, 7)
     assert end_of(harness, 3) == (ErrorCode.NONE, 3, 7)

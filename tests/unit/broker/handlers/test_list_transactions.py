@@ -1,4 +1,4 @@
-"""ListTransactions: the patterns of transactional ids, and what bounds them."""
+"""ListTransactions: the patterns of transactional ids, and their bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metadata and DescribeCluster: who is there, which topics, and creating them on the way."""
+"""Metadata and DescribeCluster: the broker, the topics, and the creation of topics."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_topic_that_collides_in_metric_names_is_not_created():
 
 
 class FullStore(MemoryMetadataStore):
-    """A store that can run out of space."""
+    """A metadata store that can run out of space."""
 
     full = False
 
@@ -200,7 +200,7 @@ def test_topics_and_cluster_have_all_authorized_operations_if_requested():
     response = harness.call(request, 8)
     assert (
         response.cluster_authorized_operations == 8096
-    )  # what Kafka answers without an authorizer
+    )  # the response of Kafka without an authorizer
     assert response.topics[0].topic_authorized_operations == 3576
     response = harness.call(MetadataRequest(topics=None), 8)
     assert response.cluster_authorized_operations == -2147483648

@@ -1,4 +1,4 @@
-"""Where there is no offset the answer says -1: a 0 by default would send a consumer back to the beginning."""
+"""Responses have -1 if there is no offset: a default of 0 would make a consumer read from the start."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from headrace.protocol.messages.offset_for_leader_epoch import (
 from tests.fixtures.broker_harness import BrokerHarness, batch, fetch_request, produce_request
 
 GONE = 7
-"""A partition that the topic does not have."""
+"""The number of a partition that the topic does not have."""
 NAMES = ("offset", "watermark")
 
 

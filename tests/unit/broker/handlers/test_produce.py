@@ -1,4 +1,4 @@
-"""Produce: what is accepted, what is refused, what is answered, and when."""
+"""Produce: accepted and refused batches, and the time of the response."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_every_codec_is_kept_as_it_was_sent(harness: BrokerHarness, compression:
     sent = batch(b"a" * 1000, compression=compression)
     harness.call(produce_request("t", 0, sent))
     stored = bytes(harness.fetch("t", 1).records)
-    # Only base offset and leader epoch, which lie before the checksum's range, are the broker's.
+    # The broker changes only base offset and leader epoch, which are outside the range of the checksum.
     assert stored[16:] == sent[16:]
     assert BatchHeader.parse(stored).base_offset == 1
 
@@ -277,7 +277,7 @@ def test_the_answer_comes_when_the_sync_has_finished_and_not_before(harness: Bro
     running.run()
     assert [first.done, second.done] == [False, False]
     harness.broker.finish_sync(running, None, harness.now_ms)
-    # The second was appended after the sync had begun.
+    # The second batch was appended after the sync had begun.
     assert [first.done, second.done] == [True, False]
     harness.sync()
     assert second.response.responses[0].partition_responses[0].base_offset == 1
@@ -359,7 +359,7 @@ def test_a_failed_sync_fails_who_waits_and_who_comes_later(harness: BrokerHarnes
     assert harness.broker.failed
     assert harness.produce("t", b"b").error_code == ErrorCode.KAFKA_STORAGE_ERROR
     assert "log_directory_failed" in harness.journal.events("error")
-    # A later sync must not make true what was reported as failed.
+    # A later sync must not make a batch durable that was reported as failed.
     batch_ = harness.broker.start_sync()
     assert batch_ is not None
     with pytest.raises(OSError, match="Input/output"):
@@ -376,7 +376,7 @@ def test_a_failed_append_fails_the_data_directory(harness: BrokerHarness):
         raise OSError(errno.EIO, "Input/output error")
 
     partition = harness.broker.services.topics.require("t").partition(0)
-    partition.log = _Failing(log, broken)  # type: ignore[assignment]  # stands in for a log on a broken disk
+    partition.log = _Failing(log, broken)  # type: ignore[assignment]  # replaces a log on a broken disk
     response = harness.call(produce_request("t", 0, batch(b"b")))
     assert error_of(response) == ErrorCode.KAFKA_STORAGE_ERROR
     assert error_of(waiting.response) == ErrorCode.KAFKA_STORAGE_ERROR
@@ -408,7 +408,7 @@ def test_close_writes_down_what_nobody_has_synced():
 
 
 def test_answering_may_bring_the_next_request_in_the_middle(harness: BrokerHarness):
-    """A server hands in a connection's next request as soon as its last one is answered."""
+    """A server passes the next request of a connection as soon as the last one has its response."""
     follow_ups: list[Pending] = []
 
     def next_requests() -> None:

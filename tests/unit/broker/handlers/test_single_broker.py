@@ -47,7 +47,7 @@ def harness(disks: list[Disk]) -> BrokerHarness:
 
 
 def place(harness: BrokerHarness, index: int) -> str:
-    """Return the directory in which a partition of the topic lies."""
+    """Return the directory of a partition of the topic."""
     results = harness.call(DescribeLogDirsRequest(topics=None), 5).results
     found: str = next(
         directory.log_dir
@@ -66,7 +66,7 @@ def move(harness: BrokerHarness, path: str, *indexes: int, topic: str = "t") -> 
 
 
 def fail(harness: BrokerHarness, disk: Disk, index: int) -> None:
-    """Have a disk fail while a partition is written to."""
+    """Fail a disk during a write to a partition."""
     disk.error = errno.EIO
     harness.send(produce_request("t", index, batch(b"lost")), 9)
     while harness.sync():
@@ -135,7 +135,7 @@ def test_the_only_broker_cannot_be_unregistered() -> None:
 
 
 def told(harness: BrokerHarness) -> tuple[int, int]:
-    """Return the level of transaction.version that clients get, and the epoch."""
+    """Return the level of transaction.version that clients see, and the epoch."""
     answer = harness.call(ApiVersionsRequest(), 4)
     levels = {each.name: each.max_version_level for each in answer.finalized_features}
     return levels.get("transaction.version", 0), answer.finalized_features_epoch

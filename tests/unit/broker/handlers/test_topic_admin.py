@@ -305,7 +305,7 @@ def test_deletion_while_its_sync_is_running_harms_nobody(harness):
 def test_a_deletion_that_a_crash_cut_short_is_finished_at_the_next_start(harness, monkeypatch):
     topic_id = harness.create_topic("t", partitions=2).topic_id
     harness.produce("t", b"old")
-    # 1. The commit that deletes the topic is durable. 2. The process dies before the directories are gone.
+    # (1) The commit that deletes the topic is durable. (2) The process dies before the directories are removed.
     monkeypatch.setattr(PartitionDeletion, "delete", _die)
     with pytest.raises(SystemError):
         delete(harness, DeleteTopicState(name="t"))

@@ -1,4 +1,4 @@
-"""DescribeLogDirs, DescribeTopicPartitions, ListConfigResources: what an operator looks at."""
+"""DescribeLogDirs, DescribeTopicPartitions, ListConfigResources: requests of operators."""
 
 from __future__ import annotations
 

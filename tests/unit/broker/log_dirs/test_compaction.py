@@ -1,4 +1,4 @@
-"""Compaction in a broker: topics with `cleanup.policy=compact`, and the broker's own `__consumer_offsets`."""
+"""Compaction in a broker: topics with `cleanup.policy=compact`, and `__consumer_offsets`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def put(harness: BrokerHarness, topic: str, *records: tuple[bytes | None, bytes 
 
 
 def wait(harness: BrokerHarness, milliseconds: int = MINUTE_MS) -> None:
-    """Let time pass; work for threads is done as a server does it."""
+    """Let time pass, and run the work for threads like a server."""
     end_ms = harness.now_ms + milliseconds
     while harness.now_ms < end_ms:
         harness.advance(1000)
@@ -63,7 +63,7 @@ def wait(harness: BrokerHarness, milliseconds: int = MINUTE_MS) -> None:
 
 
 def all_records(harness: BrokerHarness, topic: str) -> list[Record]:
-    """Read the topic as a consumer does: each fetch goes on after the last batch of the one before."""
+    """Read the topic like a consumer: each fetch begins after the last batch of the previous one."""
     records: list[Record] = []
     offset = 0
     while True:
@@ -128,7 +128,7 @@ def test_the_cleaner_backoff_can_be_changed_while_the_broker_runs() -> None:
     row = AlterConfigsResource(resource_type=4, resource_name="1", configs=[hourly])
     (answer,) = harness.call(IncrementalAlterConfigsRequest(resources=[row])).responses
     assert answer.error_code == ErrorCode.NONE
-    wait(harness)  # until the look that was due before
+    wait(harness)  # until the check that was due before
     for number in range(300):
         put(harness, "t", (b"key %d" % (number % 7), b"%d" % number))
     wait(harness)
@@ -201,7 +201,7 @@ def test_a_topic_may_be_deleted_and_made_again_while_it_is_compacted(tmp_path: P
         error: Exception | None = None
         try:
             task.run()
-        except (OSError, StorageError) as raised:  # it finds other files than it looks for, or none
+        except (OSError, StorageError) as raised:  # it finds other files than expected, or none
             error = raised
         harness.broker.finish_compaction(task, error, harness.now_ms)
         assert not harness.broker.failed
@@ -231,7 +231,7 @@ def test_a_full_disk_postpones_a_round_and_a_broken_one_ends_the_service(
         assert len(all_records(harness, "t")) < 20
 
 
-# The broker's own topic
+# An internal topic
 
 
 def commit(harness: BrokerHarness, group: str, offset: int, partitions: int = 4) -> None:

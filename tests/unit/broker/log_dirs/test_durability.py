@@ -1,4 +1,4 @@
-"""The presets of durability, per broker and per topic, with time by hand: who waits for a sync, and when it comes."""
+"""The durability presets of brokers and topics, with a manual clock: whether a produce waits, and when a sync comes."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ def test_a_sync_for_which_no_file_could_be_opened_is_done_again(durability: str)
     assert not harness.broker.failed
     assert waiting.done is (durability != "fsync")
     assert "sync_put_off" in harness.journal.events("warning")
-    assert not harness.broker.sync_due  # it is not tried again at once
+    assert not harness.broker.sync_due  # it is not retried at once
     files.fault = None
     harness.advance(1000)
     assert harness.sync()

@@ -1,4 +1,4 @@
-"""A disk without space: produces are refused, nothing is lost or half done, it goes on when there is space again."""
+"""A disk without space: produces are refused, nothing is lost, and the broker continues when there is space again."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ WRITES = {"append", "create", "write_file", "make_directory"}
 
 
 class Disk(CrashFileSystem):
-    """A disk that can be full, and says how much space it has."""
+    """A disk that can be full, and reports its free space."""
 
     def __init__(self) -> None:
         super().__init__()

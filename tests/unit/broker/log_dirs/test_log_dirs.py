@@ -1,4 +1,4 @@
-"""Several log directories: where partitions go, what one that fails or is missing takes with it, and what goes on."""
+"""Several log directories: the placement of partitions, and the effects of a failed or missing directory."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ CHANGES = {"append", "create", "write_file", "make_directory", "sync", "sync_dir
 
 
 class Disk(CrashFileSystem):
-    """A disk of its own name, that can break."""
+    """A disk with a name, which can fail."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ SERVED = (ErrorCode.NONE, 1)
 OFFLINE = (ErrorCode.LEADER_NOT_AVAILABLE, -1)
 
 
-# Where partitions go
+# The placement of partitions
 
 
 def test_new_partitions_go_where_the_fewest_are(harness, disks):
@@ -174,7 +174,7 @@ def test_asking_for_a_partition_lists_only_the_topics_that_have_it(harness):
     assert [[topic.name for topic in result.topics] for result in results] == [[], ["t"]]
 
 
-# What is written down
+# The stored directories
 
 
 def test_a_broker_with_one_directory_stores_topics_in_format_1():

@@ -1,4 +1,4 @@
-"""Durability `os`: much data is being written to the disk, and a request that waits for a sync does not wait for it."""
+"""Durability `os`: a request that waits for a sync does not wait while much data is written out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.fixtures.crash_files import CrashFileSystem
 
 
 def make(files=None) -> tuple[BrokerHarness, WriteOuts]:
-    """A broker in which a topic of durability `os` is due to be synced, and one that waits for syncs is not."""
+    """A broker with a topic of durability `os` whose sync is due, and a topic with durability `fsync`."""
     harness = BrokerHarness(files=files or CrashFileSystem(), durability="os")
     write_outs = WriteOuts(harness.broker.services.replicas.dirs)
     harness.create_topic("much", partitions=2)

@@ -1,7 +1,7 @@
-"""A metadata store that fails: the broker answers an error that clients understand, and no change is half done.
+"""A failing metadata store: the broker returns an error that clients understand, and no change is incomplete.
 
-Every change is tried with every fault. Whatever happens, the broker knows in the end exactly what is stored: a process
-that begins over the same store finds the same.
+Every change is tried with every fault. In the end the broker always knows exactly what is stored: a new process over
+the same store finds the same.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ NOT_STORED = ErrorCode.KAFKA_STORAGE_ERROR
 
 
 class Harness(BrokerHarness):
-    metadata: FaultyMetadataStore  # type: ignore[mutable-override]  # nobody sets another
+    metadata: FaultyMetadataStore  # type: ignore[mutable-override]  # only this class sets it
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def names(harness: Harness) -> list[str]:
 
 
 def assert_stored(harness: Harness) -> None:
-    """A process that begins now finds what this one knows."""
+    """Check that a new process finds the same."""
     here = known(harness)
     harness.restart()
     there = known(harness)
@@ -174,7 +174,7 @@ def test_while_nobody_knows_nothing_is_changed_and_then_it_is_found_out(
     store.commit = and_then_down  # type: ignore[method-assign] # the first commit takes the store down
     assert change(harness) == UNKNOWN
     for other in CHANGES:
-        if other is not grow:  # which looks into the store first
+        if other is not grow:  # which first reads the store
             assert other(harness) == UNKNOWN
     harness.advance(5_000)
     assert known(harness) == before
@@ -200,7 +200,7 @@ def test_a_late_commit_that_arrives_before_it_is_looked_for_counts(
         store.land()
         looked()
 
-    store.barrier = just_in_time  # type: ignore[method-assign]  # between the commit and the look
+    store.barrier = just_in_time  # type: ignore[method-assign]  # between the commit and the read
     assert change(harness) == NONE
     assert known(harness) != before
     assert_stored(harness)

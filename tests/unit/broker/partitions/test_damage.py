@@ -1,4 +1,4 @@
-"""Damage to sealed segments that is found when they are read: that partition says so, everything else goes on."""
+"""Damage to sealed segments that is found by a read: that partition reports an error, and everything else continues."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from headrace.storage.os_files import OsFileSystem
 from tests.fixtures.broker_harness import START_MS, BrokerHarness, fetch_request, values
 
 LENGTH = 8
-"""Where the batch length begins in a batch header."""
+"""The position of the batch length in a batch header."""
 BATCHES = 6
 
 
 @pytest.fixture
 def harness(tmp_path: Path) -> BrokerHarness:
-    """A topic with two sealed segments of several batches and an active one, and one that is well."""
+    """A topic with two sealed segments of several batches and an active one, and a topic without damage."""
     made = BrokerHarness(files=OsFileSystem(tmp_path / "data"), metadata=MemoryMetadataStore())
     made.create_topic("t", segment_bytes="1000", index_interval_bytes="1")
     made.create_topic("well")
@@ -51,7 +51,7 @@ def sealed(harness: BrokerHarness) -> Path:
 
 
 def damage(harness: BrokerHarness, position: int) -> None:
-    """Flip a byte of the first segment, and make the broker forget what it knows of it."""
+    """Flip a byte of the first segment, and drop the broker's cached state of it."""
     path = sealed(harness)
     harness.broker.close(harness.now_ms)
     content = bytearray(path.read_bytes())
@@ -124,7 +124,7 @@ def test_a_segment_whose_file_is_gone_is_a_storage_error(harness):
 
 @pytest.mark.parametrize("position", range(61))
 def test_whatever_byte_of_a_header_flips_nothing_but_that_partition_suffers(harness, position):
-    """Fields outside the broker's business (the CRC, producer ids) are for the reader's check to find."""
+    """The reader checks the fields that the broker does not check (the CRC, producer ids)."""
     damage(harness, second_batch(harness) + position)
     for offset in range(BATCHES):
         part = harness.fetch("t", offset)
@@ -134,7 +134,7 @@ def test_whatever_byte_of_a_header_flips_nothing_but_that_partition_suffers(harn
     assert not harness.broker.failed
 
 
-# The broker's own partitions
+# Internal topics
 
 
 def commit(harness: BrokerHarness, group: str) -> int:
@@ -146,7 +146,7 @@ def commit(harness: BrokerHarness, group: str) -> int:
 
 
 def committed(harness: BrokerHarness, group: str) -> tuple[int, int]:
-    """Return the error of a group, and what it has committed."""
+    """Return the error of a group, and its committed offset."""
     wanted = OffsetFetchRequestTopics(name="well", partition_indexes=[0])
     request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=[wanted])])
     (found,) = harness.call(request).groups
@@ -179,7 +179,7 @@ def test_a_damaged_partition_of_offsets_says_how_to_go_on_and_that_works(
     heading = str(line["remedy"]).split("'")[1]
     page = (Path(__file__).parents[4] / "docs/reference/on-disk-format.md").read_text()
     assert f"## {heading}\n" in page
-    # As the page says.
+    # as the page describes
     harness.broker.close(harness.now_ms)
     hurt.rename(root.parent / "kept")
     (root / "recovery-point-offset-checkpoint").unlink()

@@ -1,4 +1,4 @@
-"""Topics of thousands of partitions are created, grown and deleted in steps; for clients it happens at once."""
+"""Topics of thousands of partitions are created, grown and deleted in steps. For clients it happens at once."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def deletion() -> DeleteTopicsRequest:
 
 
 def send(harness: BrokerHarness, request: Message) -> Pending:
-    """Send a request by a connection of its own."""
+    """Send a request on a connection of its own."""
     return harness.send(request, session=Session())
 
 
 def finish(harness: BrokerHarness, *pending: Pending) -> list[Any]:
-    """Do what is to be done; return the only result of each request."""
+    """Run all pending work. Return the only result of each request."""
     while harness.step() or harness.sync():
         pass
     results = []

@@ -1,4 +1,4 @@
-"""Rates and pauses, with time by hand."""
+"""Rates and pauses, with a manual clock."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_after_the_pause_the_rate_is_the_quota() -> None:
 @pytest.mark.parametrize("quota", [1000, 50_000, 3_000_000])
 @pytest.mark.parametrize("step", [0.01, 0.3, 2.0])
 def test_a_client_that_pauses_as_asked_reaches_its_quota(quota: int, step: float) -> None:
-    """A client sends amounts of `step` seconds' worth as fast as it can, and pauses as the broker asks."""
+    """Simulate a client that sends amounts for `step` seconds as fast as possible, and pauses as the broker asks."""
     rate = SampledRate(WINDOWS)
     now_ms, sent = START_MS, 0.0
     measured_from: tuple[int, float] | None = None

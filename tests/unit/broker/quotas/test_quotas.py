@@ -1,4 +1,4 @@
-"""Client quotas: what is stored, whose counts, and what becomes of requests above them."""
+"""Client quotas: stored quotas, the quota that applies, and requests above it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Parts = Mapping[str, str | None]
 
 
 class Shell:
-    """A broker with what the server does around `handle`: it measures, and notes for how long it would mute."""
+    """A broker with the work of the server around `handle`: it measures requests, and records the pauses."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
@@ -180,7 +180,7 @@ class TestWhatIsStored:
     def test_a_change_parses_no_other_address_again(
         self, world: Harness, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """With thousands of addresses each change would take longer than a step may."""
+        """With thousands of addresses each change would take longer than a step."""
         for number in range(5):
             world.set({"ip": f"198.51.100.{number}"}, connection_creation_rate=5)
         parsed: list[str] = []
@@ -385,7 +385,7 @@ class TestProduce:
         assert response.throttle_time_ms == 5_000
         assert response.responses[0].partition_responses[0].base_offset == 1
         assert world.broker.pause_ms == 5_000
-        # Others go on; so do other requests of the same client, whose connections are paused by the shell.
+        # Other clients continue. So do other requests of the same client: the shell pauses its connections.
         assert put(world, 5_000, "other").throttle_time_ms == 0
         assert world.call(MetadataRequest(topics=None)).throttle_time_ms == 0
 

@@ -1,4 +1,7 @@
-"""Requests whose connection closes while they wait: what they began goes on, what their answers hold is released."""
+"""Requests whose connection closes while they wait.
+
+Their work continues, and the memory of their responses is freed.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +75,7 @@ def alive(kind: type) -> int:
 
 def test_a_fetch_that_is_cancelled_waits_for_nothing_and_is_freed(harness):
     kinds = (FetchRequest, FetchResponse)
-    before = [alive(kind) for kind in kinds]  # what other tests have left behind
+    before = [alive(kind) for kind in kinds]  # the remains of other tests
     polls = [poll(harness, ("t", 0, 0), ("t", 1, 0), session=Session()) for _ in range(200)]
     assert len(harness.broker.services.waiting_fetches) == 200
     assert alive(FetchRequest) == before[0] + 200
@@ -80,7 +83,7 @@ def test_a_fetch_that_is_cancelled_waits_for_nothing_and_is_freed(harness):
         each.cancel()
     assert waits_for_nothing(harness)
     assert [alive(kind) for kind in kinds] == before
-    assert alive(DelayedFetch) <= 100  # the spare places of the heap of deadlines
+    assert alive(DelayedFetch) <= 100  # the spare entries of the heap of deadlines
     harness.produce("t", b"a")
     harness.advance(LONG_MS)
     assert not any(each.done for each in polls)
@@ -110,7 +113,7 @@ def test_the_records_of_a_produce_that_is_cancelled_stay(harness):
     harness.sync()
     assert not pending.done
     assert values(harness.fetch("t", 0).records) == [b"kept"]
-    harness.advance(60_000)  # neither does the deadline of the answer come
+    harness.advance(60_000)  # neither does the deadline of the response come
     assert not pending.done
 
 
@@ -215,7 +218,7 @@ def test_an_answer_of_the_coordinator_that_waits_for_a_sync_is_freed(harness):
     harness.sync()
 
 
-# Bounds of what waits
+# Bounds of delayed requests
 
 
 def test_of_a_connection_that_waits_for_too_much_the_first_fetches_are_answered(harness):
@@ -272,7 +275,7 @@ def test_a_record_for_many_fetches_is_read_for_some_in_each_round(harness):
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[DelayedFetch]:
-    """Note which fetches look whether there is enough for them."""
+    """Record which fetches check whether there is enough data."""
     found: list[DelayedFetch] = []
     look = DelayedFetch.partition_changed
 
@@ -313,7 +316,7 @@ def test_fetches_that_are_looking_see_what_comes_meanwhile(harness, looks):
     count = 3 * LOOKS_PER_ROUND
     polls = [poll(harness, session=Session(), min_bytes=2 * size) for _ in range(count)]
     append(harness)
-    append(harness)  # for which those have to look again that have looked already
+    append(harness)  # for which fetches have to check again that have checked already
     append(harness)
     rounds(harness)
     assert all(each.done for each in polls)

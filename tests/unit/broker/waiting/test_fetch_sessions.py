@@ -1,4 +1,4 @@
-"""Fetch sessions: through the broker first, then the bounds of the cache by themselves."""
+"""Fetch sessions: through the broker, then the bounds of the cache by themselves."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def order(response) -> list[tuple[str, int]]:
 
 
 class Reader:
-    """A client that keeps a session, as clients do: full at first, then what is new."""
+    """A client with a session: a full fetch first, then the changes."""
 
     def __init__(
         self, harness: BrokerHarness, version: int = 12, session: Session | None = None
@@ -342,7 +342,7 @@ def test_epochs_go_round_without_0():
 
 
 class Cache:
-    """`FetchSessions` with short forms; partitions are those of one topic."""
+    """`FetchSessions` with short names. Partitions belong to one topic."""
 
     def __init__(self, slots: int = 2) -> None:
         self.sessions = FetchSessions(slots, CountingEntropy())
@@ -453,7 +453,7 @@ def test_partitions_are_limited_in_all_sessions_together(monkeypatch):
     assert len(cache.sessions) == 2
 
 
-# Whose a session is
+# The owner of a session
 
 
 def test_another_user_neither_goes_on_with_a_session_nor_ends_it(harness):

@@ -36,7 +36,7 @@ def test_more_work_is_done_by_ticks_a_step_at_a_time() -> None:
     steps.tick()
     assert len(done) == 4
     steps.tick()
-    assert not answer.done  # it is delivered when the broker has come to rest
+    assert not answer.done  # delivered when the broker settles
     purgatory.deliver()
     assert answer.value == "a"
     assert steps.next_deadline_ms is None
