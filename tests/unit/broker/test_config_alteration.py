@@ -193,7 +193,7 @@ def test_an_unknown_name_comes_with_a_suggestion(harness):
         assert near in response.error_message
 
 
-def test_deleting_an_unknown_name_succeeds_and_leaves_the_rest_to_happen(harness):
+def test_a_deletion_of_an_unknown_setting_succeeds_and_other_changes_apply(harness):
     assert change(harness, ("no.such", None, DELETE), ("segment.bytes", "2000")) == ErrorCode.NONE
     assert described(harness)["segment.bytes"][0] == "2000"
     for kind, name in ((BROKER, "1"), (BROKER, "")):

@@ -468,7 +468,9 @@ def test_a_thread_decompresses_what_is_large_and_says_what_is_wrong(harness: Bro
     assert part_of(bad.response).error_code == ErrorCode.INVALID_RECORD
 
 
-def test_few_batches_are_worked_on_at_a_time_and_the_others_wait_in_order(harness: BrokerHarness):
+def test_few_batches_are_recompressed_at_a_time_and_the_others_wait_in_order(
+    harness: BrokerHarness,
+):
     harness.create_topic("t", partitions=1, compression_type="gzip")
     threads = Threads(harness)
     count = BATCHES_MOST + 3

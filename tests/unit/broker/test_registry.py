@@ -137,7 +137,7 @@ def test_api_versions_accepts_any_client_name(name: str):
     assert BrokerHarness().call(request, 3).error_code == ErrorCode.NONE
 
 
-def test_api_versions_of_unknown_version_is_answered_in_version_0_with_our_range():
+def test_an_unknown_version_of_api_versions_gets_the_served_range_in_version_0():
     broker = BrokerHarness().broker
     header = RequestHeader(ApiKey.API_VERSIONS, 99, 7, "from the future")
     wire = b"".join(
@@ -155,8 +155,6 @@ def test_api_versions_of_unknown_version_is_answered_in_version_0_with_our_range
     ("request_", "version"),
     [(FetchRequest(max_wait_ms=0), 13), (ListOffsetsRequest(), 10), (FetchRequest(), 18)],
 )
-def test_a_version_that_the_codec_knows_but_we_do_not_serve_closes_the_connection(
-    request_, version
-):
+def test_a_version_that_is_not_served_closes_the_connection(request_, version):
     with pytest.raises(CloseConnection, match="not supported"):
         BrokerHarness().send(request_, version)

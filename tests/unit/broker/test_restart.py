@@ -71,7 +71,7 @@ def test_the_leader_epoch_grows_with_every_start_and_never_goes_back(again):
     assert seen == [0, 1, 2, 3]
 
 
-def test_should_the_metadata_be_older_than_a_log_the_epoch_still_does_not_go_back():
+def test_the_leader_epoch_never_decreases_if_the_metadata_is_older_than_a_log():
     harness = BrokerHarness()
     harness.create_topic("t")
     for _ in range(3):

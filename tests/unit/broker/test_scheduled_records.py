@@ -120,7 +120,7 @@ def test_a_delayed_record_comes_when_it_is_due_and_not_before() -> None:
     assert world.pending == 0
 
 
-def test_records_come_in_the_order_of_their_due_times_and_ties_in_that_of_arrival() -> None:
+def test_records_are_delivered_by_delivery_time_then_by_arrival() -> None:
     world = Harness()
     world.put(delayed(b"c", 30), delayed(b"a", 10), delayed(b"b1", 20))
     world.put(at(b"b2", START_MS + 20), delayed(b"d", 40))
@@ -129,7 +129,7 @@ def test_records_come_in_the_order_of_their_due_times_and_ties_in_that_of_arriva
     assert world.values() == [b"a", b"b1", b"b2", b"b3", b"c", b"d"]
 
 
-def test_the_other_records_of_the_batch_are_appended_at_once_at_the_answered_offsets() -> None:
+def test_unscheduled_records_of_a_batch_are_appended_at_the_returned_offsets() -> None:
     world = Harness()
     part = world.put(plain(b"x"), delayed(b"later", 50), plain(b"y"))
     assert [(each.offset, each.value) for each in world.there()] == [(0, b"x"), (2, b"y")]
@@ -169,9 +169,7 @@ def test_records_with_a_past_delivery_time_are_delivered_at_once() -> None:
         (((AFTER, b"1"), (AFTER, b"1")), "not several"),
     ],
 )
-def test_a_header_that_makes_no_sense_is_refused_with_the_whole_batch(
-    headers: Headers, what: str
-) -> None:
+def test_a_batch_with_an_invalid_delay_header_is_refused(headers: Headers, what: str) -> None:
     world = Harness()
     part = world.put(plain(b"x"), (b"wrong", headers), delayed(b"y", 5))
     assert part.error_code == ErrorCode.INVALID_RECORD
@@ -215,7 +213,7 @@ def test_a_retry_of_an_idempotent_producer_is_not_scheduled_twice() -> None:
     assert world.values() == [b"x", b"y", b"a", b"b", b"c"]
 
 
-def test_sequences_without_their_predecessors_are_refused_though_all_before_was_delayed() -> None:
+def test_a_gap_in_the_sequence_is_refused_if_all_earlier_records_were_scheduled() -> None:
     world = Harness()
     world.put(delayed(b"a", 50), producer_id=7, producer_epoch=0, base_sequence=0)
     part = world.put(delayed(b"c", 50), producer_id=7, producer_epoch=0, base_sequence=2)
@@ -235,7 +233,7 @@ def test_a_produce_gets_its_response_after_the_sync_of_the_schedule() -> None:
     assert world.values() == [b"a"]
 
 
-def test_a_retry_of_which_only_the_schedule_has_nothing_waits_for_the_schedule() -> None:
+def test_a_retry_without_records_in_the_schedule_waits_for_the_schedule() -> None:
     world = Harness()
     batch = records(delayed(b"a", 10), producer_id=7, producer_epoch=0, base_sequence=0)
     first = world.call(produce_request("later", 0, batch)).responses[0].partition_responses[0]
@@ -294,7 +292,7 @@ def test_with_its_topic_a_schedule_goes() -> None:
     assert world.values() == [b"new"]
 
 
-def test_a_clock_that_was_set_back_between_two_lives_holds_nothing_up_and_repeats_nothing() -> None:
+def test_a_clock_set_back_before_a_restart_neither_delays_nor_repeats_records() -> None:
     world = Harness()
     world.put(delayed(b"a", 10), delayed(b"c", 2 * DAY_MS))
     world.now_ms += DAY_MS  # a day too late
@@ -409,7 +407,7 @@ def test_a_time_to_live_counts_from_when_a_record_comes() -> None:
     assert not [*read_records(world.fetch("both", 1).records or b"")]
 
 
-def test_a_record_that_waits_comes_though_its_time_to_live_would_be_refused_by_now() -> None:
+def test_a_scheduled_record_with_a_now_invalid_time_to_live_is_delivered() -> None:
     world = Harness()
     headers = ((AFTER, b"1000"), ("headrace.ttl-ms", b"long"))
     world.put((b"a", headers), delayed(b"b", 2000))
@@ -471,7 +469,7 @@ def waiting_in(world: Harness, topic: str) -> int:
     )
 
 
-def test_much_that_is_due_at_once_is_released_in_batches_that_small_segments_hold() -> None:
+def test_many_due_records_are_delivered_in_batches_that_fit_into_segments() -> None:
     world = Harness()
     world.create_topic("small", headrace_delay_enable="true", segment_bytes="4000")
     for _ in range(20):
@@ -488,7 +486,7 @@ def test_a_batch_that_no_segment_holds_is_refused_though_it_waits() -> None:
     assert waiting_in(world, "small") == 0
 
 
-def test_a_record_that_was_compressed_is_released_though_it_is_larger_than_a_segment() -> None:
+def test_a_compressed_record_larger_than_a_segment_is_delivered() -> None:
     world = Harness()
     world.create_topic("small", headrace_delay_enable="true", segment_bytes="4000")
     noise = b"".join(b"%d" % (number**7) for number in range(500))  # gzip compresses less
@@ -519,7 +517,7 @@ def test_a_small_batch_of_very_many_records_is_not_looked_into(
         assert refused == ErrorCode.MESSAGE_TOO_LARGE
 
 
-def test_a_broker_whose_last_topic_that_delays_has_gone_has_nothing_left_to_do() -> None:
+def test_a_broker_without_scheduling_topics_has_no_deadline() -> None:
     world = Harness()
     world.put(delayed(b"a", DAY_MS))
     world.call(DeleteTopicsRequest(topics=[DeleteTopicState(name="later")], timeout_ms=1000))
@@ -580,9 +578,7 @@ def test_a_retry_is_scheduled_though_the_option_has_been_switched_off(
     )
 
 
-def test_a_retry_of_what_was_appended_whole_is_not_scheduled_by_an_option_switched_on_since() -> (
-    None
-):
+def test_a_retry_of_an_undivided_batch_is_not_scheduled_by_a_later_option() -> None:
     world = Harness()
     world.put(delayed(b"first", 1))
     alter(world, "headrace.delay.enable", "false")
@@ -684,7 +680,7 @@ DELAYS: Headers = ((AFTER, b"100"),)
     ],
     ids=["all expired", "both expired", "the other expired", "one expired", "it expired"],
 )
-def test_a_retry_of_what_was_appended_whole_is_not_scheduled_though_records_of_it_have_expired(
+def test_a_retry_of_an_undivided_batch_with_expired_records_is_not_scheduled(
     batch: list[tuple[bytes, Headers]],
 ) -> None:
     world = Harness()
@@ -745,7 +741,7 @@ def test_a_retry_is_accepted_though_its_delay_would_be_too_long_by_now() -> None
 
 
 @pytest.mark.parametrize("damaged", ["mark", "log"])
-def test_while_a_schedule_is_damaged_nothing_is_deleted_and_no_retry_is_taken_for_done(
+def test_a_damaged_schedule_deletes_no_records_and_accepts_no_retry(
     damaged: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = Harness()

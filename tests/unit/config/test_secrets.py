@@ -146,7 +146,7 @@ def _refuse(text: str) -> None:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config:
     plain: str = option("", "Anything.")
-    my_secret: str = option("", "Nobody's business.", sensitive=True, choices=("right",))
+    my_secret: str = option("", "A secret.", sensitive=True, choices=("right",))
     checked: str = option("", "The same.", sensitive=True, check=_refuse)
 
 

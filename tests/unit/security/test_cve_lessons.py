@@ -302,7 +302,7 @@ def test_cve_2021_38153_secrets_are_compared_in_constant_time(
         assert any(stored in pair for pair in compared)
 
 
-def test_cve_2017_12610_nobody_acts_for_somebody_else() -> None:
+def test_cve_2017_12610_a_user_cannot_act_for_another_user() -> None:
     """In PLAIN and in SCRAM, alice cannot authenticate with her credentials as another principal."""
     harness = with_users()
     for message in (b"admin\0alice\0secret", b"User:admin\0alice\0secret"):
@@ -380,7 +380,7 @@ def transactional(records: bytes) -> bytes:
     return bytes(changed)
 
 
-def test_cve_2018_17196_what_a_batch_is_counts_and_not_what_the_request_says(
+def test_cve_2018_17196_the_batch_decides_which_permission_is_checked(
     guarded: BrokerHarness,
 ) -> None:
     """A user without permissions sends transactional and idempotent batches in requests that do not declare them."""

@@ -70,7 +70,7 @@ def test_a_subject_must_match_and_leave_a_name() -> None:
         PrincipalMapping("DEFAULT").name_of("CN=" + "a" * SUBJECT_LIMIT)
 
 
-def test_a_certificate_without_a_subject_is_nobody() -> None:
+def test_a_certificate_without_a_subject_has_no_name() -> None:
     for rules in ("", "DEFAULT", "RULE:.*/everybody/"):
         with pytest.raises(MappingError, match="no subject"):
             PrincipalMapping(rules).name_of("")

@@ -39,7 +39,7 @@ def kafka_salt(number):
         pytest.param(bytes(range(100, 164)), id="librdkafka"),
         pytest.param(b"0f" * 16, id="hexadecimal"),
         pytest.param(b"0F" * 16, id="hexadecimal, upper case"),
-        pytest.param(b"0Fz" * 6, id="letters and digits"),
+        pytest.param(b"0Fz" * 6, id="characters and digits"),
         pytest.param(b"0Fz+" * 6, id="base64"),
     ],
 )

@@ -21,7 +21,7 @@ def test_an_address_opens_so_many_connections_a_second() -> None:
     assert admission.enter(FAR, 6_000) is None
 
 
-def test_a_quota_takes_the_place_of_the_bound_of_an_address_also_on_loopback() -> None:
+def test_a_connection_quota_replaces_the_limit_of_an_address_even_on_loopback() -> None:
     admission = Admission(LIMITS)
     assert [admission.enter(FAR, 5_000, 4) for _ in range(4)] == [None] * 4
     reason = f"{FAR} opens more than 4 connections a second, which is its quota"

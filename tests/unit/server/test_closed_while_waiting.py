@@ -134,7 +134,7 @@ async def test_the_end_of_a_client_is_noticed_while_it_is_not_read(*, reset: boo
 
 
 @on_loop
-async def test_requests_that_were_not_read_when_the_client_closed_are_carried_out() -> None:
+async def test_unread_requests_of_a_closed_client_are_handled() -> None:
     hub = CountingHub()
     more = later(3 * IN_FLIGHT) + framed(b"none") + framed(b"last")
     async with serving(hub) as connect:

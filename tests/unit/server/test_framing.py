@@ -16,7 +16,7 @@ from tests.unit.server.fakes import PRODUCE, framed
 
 class Owner:
     def memory_available(self) -> None:
-        raise AssertionError("nobody waits")
+        raise AssertionError("no connection waits")
 
 
 def buffer_of(limits: ServerLimits) -> tuple[ReceiveBuffer, MemoryBudget]:

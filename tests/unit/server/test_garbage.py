@@ -32,7 +32,7 @@ def collections() -> Iterator[FullCollections]:
         collections.stop()
 
 
-def test_a_collection_frees_what_has_become_garbage_since_the_one_before(
+def test_a_collection_frees_the_garbage_since_the_previous_one(
     collections: FullCollections,
 ) -> None:
     for _ in range(3):

@@ -32,7 +32,7 @@ def levels(found: LogLevels) -> list[tuple[str, str, bool]]:
 
 
 @pytest.mark.parametrize("name", ["root", "headrace"])
-def test_a_level_counts_for_the_lines_of_the_broker_and_not_for_the_audit_log(
+def test_a_level_applies_to_the_broker_log_but_not_to_the_audit_log(
     lines: io.StringIO, name: str
 ) -> None:
     found, journal = LogLevels(), LoggingJournal()

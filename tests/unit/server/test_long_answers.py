@@ -120,7 +120,7 @@ async def test_a_short_answer_and_one_of_a_single_step_are_encoded_at_once() -> 
 
 
 @on_loop
-async def test_an_answer_that_nobody_wants_any_more_is_not_encoded_further() -> None:
+async def test_the_encoding_of_a_cancelled_response_ends() -> None:
     world = Harness()
     slot = world.request()
     world.answer.resolve(offsets(31_000))

@@ -100,7 +100,7 @@ async def test_a_cancelled_timer_stays_quiet() -> None:
     assert not ticks
 
 
-class Holder:
+class BudgetUser:
     def __init__(self, budget: MemoryBudget) -> None:
         self.budget = budget
         self.held = 0
@@ -125,7 +125,7 @@ class Holder:
 
 def test_one_connection_at_a_time_may_exceed_the_budget() -> None:
     budget = MemoryBudget(100)
-    first, second, third = (Holder(budget) for _ in range(3))
+    first, second, third = (BudgetUser(budget) for _ in range(3))
     assert first.take(60)
     assert second.take(60)  # the overdraft
     assert second.take(60)  # and more of it, up to its complete request

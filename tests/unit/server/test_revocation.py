@@ -113,7 +113,7 @@ def test_a_revoked_client_is_refused_as_soon_as_the_file_says_so(
     assert listener.admits(other, version) == ""
 
 
-def test_an_authority_without_a_list_lets_nobody_in(
+def test_clients_of_an_authority_without_a_list_are_refused(
     certificates: Certificates, tmp_path: Path
 ) -> None:
     both = tmp_path / "both.pem"
@@ -133,7 +133,7 @@ def test_an_authority_without_a_list_lets_nobody_in(
     assert listener.admits(certificates.unknown_client) == ""
 
 
-def test_a_list_that_has_expired_lets_nobody_in_and_the_log_says_so(
+def test_clients_are_refused_and_an_event_is_logged_after_a_list_has_expired(
     certificates: Certificates, tmp_path: Path
 ) -> None:
     path = certificates.signer.revoke(tmp_path / "list.crl", days=(-10, -1))

@@ -48,7 +48,7 @@ def test_the_directory_with_the_metadata_comes_first(tmp_path: Path) -> None:
     assert not (tmp_path / "one").exists()
 
 
-def test_a_further_directory_that_cannot_be_used_is_handed_on_with_its_error(
+def test_an_unusable_further_directory_is_returned_with_its_error(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "file").write_text("no directory")

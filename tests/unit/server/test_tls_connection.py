@@ -203,7 +203,7 @@ async def test_files_are_read_only_as_the_socket_takes_them(
 
 
 @on_loop
-async def test_a_file_that_is_too_short_ends_the_connection_without_a_goodbye(
+async def test_a_file_that_is_too_short_ends_the_connection_without_close_notify(
     serve: Connects, tmp_path: Path
 ) -> None:
     (tmp_path / "segment").write_bytes(b"x" * 100_000)

@@ -348,7 +348,7 @@ class TestReauthentication:
             assert connection.run(scram()).session_lifetime_ms == 500
             harness.advance(500)
 
-    def test_not_as_somebody_else(self, harness, connection):
+    def test_a_reauthentication_as_another_user_fails(self, harness, connection):
         connection.run(scram())
         harness.advance(30_000)
         response = connection.run(scram("bob", "hunter2"))
@@ -556,7 +556,7 @@ def test_the_audit_log_has_the_user_and_the_reason(harness):
 
 
 @pytest.mark.parametrize("answers", [False, True])
-def test_the_audit_log_has_a_bad_token_once_whether_or_not_the_client_goes_on(tmp_path, answers):
+def test_the_audit_log_has_a_refused_token_once(tmp_path, answers):
     keys = tmp_path / "keys.json"
     harness = BrokerHarness(
         sasl_enabled_mechanisms="OAUTHBEARER", sasl_oauthbearer_jwks_endpoint_url=keys.as_uri()

@@ -150,7 +150,7 @@ def test_every_api_has_a_row():
     assert list(RULES) == [module.API_KEY for module in REGISTRY]
 
 
-def test_only_apis_that_come_before_anybody_is_known_are_for_everybody():
+def test_only_apis_before_authentication_need_no_permission():
     assert {key for key, rules in RULES.items() if not rules} == OPEN
 
 

@@ -172,7 +172,7 @@ def test_unlikely_configurations_log_a_warning(settings, said):
     assert warnings(harness) == {said} - {None}
 
 
-def test_with_an_entry_somebody_may_do_something():
+def test_an_acl_authorizes_a_user_without_super_users():
     harness = BrokerHarness(**ON)
     create(harness, creation())
     harness.broker.services.authorizer.warn()
@@ -251,7 +251,7 @@ def test_an_acl_that_two_filters_match_is_listed_for_both(harness: BrokerHarness
     assert not describe(harness).resources
 
 
-def test_rights_that_are_taken_away_count_for_the_next_request_of_a_session(
+def test_a_revoked_permission_applies_to_the_next_request_of_a_session(
     harness: BrokerHarness,
 ):
     create(harness, creation())
@@ -329,7 +329,7 @@ def test_acls_and_denials_survive(harness: BrokerHarness, how: str):
     assert fetched(harness, as_user("bob")) == 0
 
 
-def test_denials_are_there_still_when_the_authorizer_was_off_for_a_while(harness: BrokerHarness):
+def test_denials_survive_a_time_without_an_authorizer(harness: BrokerHarness):
     create(harness, creation(principal="User:*"), creation(permission_type=Permission.DENY))
     harness.restart(durability="os")
     assert fetched(harness, as_user("alice")) == 0
@@ -364,7 +364,7 @@ def test_no_start_with_an_acl_that_cannot_be_read(harness: BrokerHarness, key: s
         harness.restart()
 
 
-def test_many_are_stored_in_several_commits_denials_first_and_taken_away_permissions_first():
+def test_many_acls_are_created_denials_first_and_deleted_permissions_first():
     harness = BrokerHarness(metadata=FaultyMetadataStore(), **ON)
     harness.create_topic("t")
     store = harness.metadata
@@ -525,7 +525,7 @@ def test_a_decision_does_not_look_at_what_other_users_may(
     assert looked_at == ["User:u7"]
 
 
-def test_whether_one_may_write_anywhere_is_remembered_and_forgotten(
+def test_the_decision_about_any_topic_is_remembered_until_acls_change(
     harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
 ):
     # The decision examines all ACLs, and every new producer needs it.

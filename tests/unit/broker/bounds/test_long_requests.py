@@ -225,7 +225,7 @@ def test_topics_are_created_and_deleted_in_steps():
     assert len(harness.broker.services.topics) == 0
 
 
-def test_offsets_of_a_deleted_topic_are_forgotten_in_steps_and_those_of_the_next_one_stay():
+def test_offsets_of_a_deleted_topic_are_deleted_but_not_those_of_its_successor():
     harness = BrokerHarness(max_partitions=20_000, offsets_topic_num_partitions=1)
     harness.broker.services.offsets_topic.ensure(harness.now_ms)
     harness.create_topic("t", partitions=MANY)

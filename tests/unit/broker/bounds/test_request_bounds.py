@@ -181,7 +181,7 @@ def test_appends_refused_without_file_descriptors_do_not_delay_the_sync():
     assert harness.broker.sync_due
 
 
-def test_a_fetch_reads_a_partition_that_is_named_twice_once_as_its_last_mention_says():
+def test_a_fetch_reads_a_repeated_partition_once_by_its_last_occurrence():
     harness = BrokerHarness()
     harness.create_topic("t", partitions=2)
     for value in (b"a", b"b"):
@@ -293,7 +293,7 @@ def test_a_group_commit_is_of_a_bounded_number_of_logs():
     assert harness.broker.start_sync() is None
 
 
-def test_a_step_that_fails_without_an_answer_to_say_it_closes_the_connection():
+def test_a_failed_step_of_a_request_without_a_response_closes_the_connection():
     harness = BrokerHarness(max_partitions=20_000)
     harness.create_topic("t", partitions=1_500)
     request = many_batches(1_501, 0)  # one partition that does not exist

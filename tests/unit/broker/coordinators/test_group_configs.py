@@ -135,7 +135,7 @@ class Member:
 # Configs that are stored and described
 
 
-def test_a_group_that_nobody_configured_has_defaults(harness) -> None:
+def test_a_group_without_a_configuration_has_defaults(harness) -> None:
     told = described(harness)
     assert {c.name: (c.value, c.config_source) for c in told.configs} == {
         "consumer.assignment.interval.ms": ("0", SOURCE_DEFAULT),

@@ -10,7 +10,7 @@ from headrace.protocol.messages.sync_group import SyncGroupRequest
 from tests.fixtures.broker_harness import BrokerHarness
 
 
-def test_a_group_whose_record_is_larger_than_a_segment_comes_to_rest_and_is_there_after_a_crash():
+def test_a_group_with_a_record_larger_than_a_segment_survives_a_crash():
     harness = BrokerHarness(
         offsets_topic_segment_bytes=1024,
         offsets_topic_num_partitions=1,

@@ -56,7 +56,7 @@ def power_cut(harness: BrokerHarness, seed: int) -> None:
     harness.crash()
 
 
-def test_the_answer_comes_when_a_power_cut_cannot_bring_the_offsets_back(
+def test_the_response_is_sent_when_a_power_cut_cannot_restore_the_offsets(
     harness: BrokerHarness,
 ) -> None:
     pending = harness.send(DELETE, 6)
@@ -69,7 +69,7 @@ def test_the_answer_comes_when_a_power_cut_cannot_bring_the_offsets_back(
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_power_cut_before_the_answer_does_not_bring_them_back_either(
+def test_a_power_cut_before_the_response_does_not_restore_deleted_offsets(
     harness: BrokerHarness, seed: int
 ) -> None:
     harness.send(DELETE, 6)

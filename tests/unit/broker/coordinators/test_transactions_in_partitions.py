@@ -91,7 +91,7 @@ def test_b16_read_committed_ends_where_a_transaction_is_open(harness: BrokerHarn
     assert uncommitted.aborted_transactions is None
 
 
-def test_readers_of_committed_records_get_an_error_when_nobody_knows_what_was_aborted(
+def test_read_committed_gets_an_error_if_the_aborted_transactions_are_unknown(
     harness: BrokerHarness,
 ):
     begin(harness, b"aborted")
@@ -140,7 +140,7 @@ def test_aborted_transactions_are_answered_in_the_order_of_their_first_offsets(
     assert consume(data) == [b"2"]
 
 
-def test_b14_b15_who_reads_everything_gets_aborted_records_and_no_list(harness: BrokerHarness):
+def test_b14_b15_read_uncommitted_gets_aborted_records_and_no_list(harness: BrokerHarness):
     begin(harness, b"v")
     end(harness, transaction_result=False)
     data = harness.fetch("t", 0)
@@ -180,7 +180,7 @@ def test_markers_of_the_past_are_fenced(harness: BrokerHarness):
     assert part.error_code == ErrorCode.INVALID_PRODUCER_EPOCH
 
 
-def test_clients_write_no_markers_and_no_transactional_batches_of_nobody(harness: BrokerHarness):
+def test_clients_cannot_write_markers_or_batches_without_a_producer_id(harness: BrokerHarness):
     marker = build_marker(Marker(1, 0, 0, committed=True), START_MS)
     for records, code in (
         (marker, ErrorCode.INVALID_RECORD),

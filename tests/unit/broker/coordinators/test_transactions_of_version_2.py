@@ -73,7 +73,7 @@ def test_records_and_offsets_add_their_partitions(
 def test_b7_a_batch_is_stored_when_its_partition_is_durably_in_the_transaction(
     harness: BrokerHarness, syncs: int
 ) -> None:
-    """After any crash, the log has no batch of a partition that the coordinator does not know."""
+    """A crash leaves no batch of a partition that the coordinator does not know."""
     producer = BumpingProducer(harness)
     pending = harness.send(producer.produce_request(b"x"), 12)
     end = end_offset(harness)
@@ -206,7 +206,7 @@ def test_the_next_transaction_begins_while_the_one_before_is_completed(
     assert committed_values(harness) == [b"a", b"b"]
 
 
-def test_a_client_that_asks_for_no_answer_cannot_begin_a_transaction(
+def test_a_produce_with_acks_0_cannot_begin_a_transaction(
     harness: BrokerHarness,
 ) -> None:
     request = BumpingProducer(harness).produce_request(b"x")
@@ -307,7 +307,7 @@ def test_a_marker_from_a_client_ends_nothing_of_this_version(harness: BrokerHarn
     assert committed_values(harness) == [b"a", b"b"]
 
 
-def test_a_marker_of_a_coordinator_to_come_holds_up_a_transaction_until_it_is_ended_there(
+def test_a_marker_of_a_future_coordinator_blocks_the_transaction_until_it_ends(
     harness: BrokerHarness,
 ) -> None:
     producer = BumpingProducer(harness)

@@ -60,7 +60,7 @@ def test_an_offset_outside_the_log_is_out_of_range_with_the_offsets_of_the_log(h
     assert (part.high_watermark, part.log_start_offset) == (1, 0)
 
 
-def test_between_the_high_watermark_and_the_log_end_there_is_nothing_yet(harness):
+def test_offsets_above_the_high_watermark_return_no_records(harness):
     harness.produce("t", b"a")
     harness.send(produce_request("t", 0, batch(b"b")))
     for offset in (1, 2):

@@ -109,7 +109,7 @@ def test_offsets_of_an_unknown_group(harness):
     assert (response.error_code, response.topics) == (ErrorCode.GROUP_ID_NOT_FOUND, [])
 
 
-def test_before_the_first_group_nobody_coordinates():
+def test_group_requests_before_the_first_group_get_an_error():
     harness = BrokerHarness()
     (result,) = harness.call(DeleteGroupsRequest(groups_names=["g"])).results
     assert result.error_code == ErrorCode.NOT_COORDINATOR

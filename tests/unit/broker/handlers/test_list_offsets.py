@@ -165,7 +165,7 @@ def test_a_position_taken_before_a_restart_is_still_valid_after_it(harness):
         assert end_offset >= before.offset
 
 
-def test_an_epoch_that_nobody_had_is_unknown(harness):
+def test_an_epoch_that_never_existed_is_unknown(harness):
     assert end_of(harness, 5) == (ErrorCode.NONE, -1, -1)
     assert end_of(harness, -1) == (ErrorCode.NONE, -1, -1)
 

@@ -269,7 +269,7 @@ def test_an_empty_transactional_id_is_refused():
 # Durability
 
 
-def test_the_answer_comes_when_the_sync_has_finished_and_not_before(harness: BrokerHarness):
+def test_the_response_is_sent_after_the_sync(harness: BrokerHarness):
     first = harness.send(produce_request("t", 0, batch(b"a")))
     running = harness.broker.start_sync()
     assert running is not None
@@ -315,7 +315,7 @@ def test_with_durability_os_the_answer_does_not_wait():
     pending = harness.send(produce_request("t", 0, batch(b"a")))
     assert pending.done
     assert values(harness.fetch("t", 0).records) == [b"a"]
-    assert not harness.sync(), "nobody waits for a sync"
+    assert not harness.sync(), "no request waits for a sync"
 
 
 def test_with_durability_os_logs_are_synced_in_the_background():
@@ -399,7 +399,7 @@ def test_a_closed_broker_after_a_failure_is_not_clean(harness: BrokerHarness):
     assert harness.files.read_file("clean_shutdown") is None
 
 
-def test_close_writes_down_what_nobody_has_synced():
+def test_close_syncs_the_unsynced_records():
     harness = BrokerHarness(durability="os")
     harness.create_topic("t")
     harness.produce("t", b"a")

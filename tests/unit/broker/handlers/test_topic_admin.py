@@ -283,7 +283,7 @@ def test_a_recreated_topic_has_a_new_id_and_no_data(harness):
     assert values(harness.fetch("t", 0).records) == [b"new"]
 
 
-def test_deletion_while_its_sync_is_running_harms_nobody(harness):
+def test_a_deletion_during_a_sync_does_not_affect_other_topics(harness):
     harness.create_topic("t")
     harness.create_topic("u")
     doomed = harness.send(produce_request("t", 0, batch(b"a")))

@@ -110,7 +110,7 @@ def test_an_append_without_space_is_refused_and_leaves_no_trace(harness, disk, c
     assert values(harness.fetch("t", 0).records) == [b"first", b"second"]
 
 
-def test_below_the_minimum_clients_are_refused_and_offsets_are_still_committed(harness, disk):
+def test_below_the_minimum_produces_are_refused_and_offsets_are_committed(harness, disk):
     disk.usable_bytes = MINIMUM - 1
     harness.advance(5000)
     assert harness.produce("t", b"refused").error_code == ErrorCode.KAFKA_STORAGE_ERROR
@@ -231,7 +231,7 @@ def test_compaction_is_put_off_and_made_up_for(harness, disk):
     assert log.size_bytes < before
 
 
-def test_deleting_records_without_space_is_an_error_that_can_be_tried_again(harness, disk):
+def test_a_deletion_of_records_without_space_is_a_retriable_error(harness, disk):
     def delete():
         row = DeleteRecordsPartition(partition_index=0, offset=1)
         topics = [DeleteRecordsTopic(name="t", partitions=[row])]
@@ -265,7 +265,7 @@ def test_without_a_minimum_only_a_full_disk_refuses(disk):
     assert harness.produce("t", b"b").base_offset == 1
 
 
-def test_the_first_refused_produce_and_the_end_of_the_shortage_are_logged_and_clients_get_errors(
+def test_a_shortage_of_space_logs_its_first_refusal_and_its_end(
     harness: BrokerHarness, disk: Disk
 ) -> None:
     def logged(event: str) -> list[dict[str, object]]:

@@ -154,7 +154,7 @@ def test_the_brokers_own_topics_are_in_the_first_directory(harness, disks):
     assert len(log_dirs(harness)["/one"][1]) == 3
 
 
-def test_a_directory_that_is_short_of_space_gets_partitions_only_if_all_are(harness, disks):
+def test_a_directory_short_of_space_gets_partitions_only_if_all_are_short(harness, disks):
     disks[0].usable_bytes = 0
     harness.advance(5000)
     harness.create_topic("u", partitions=2)
@@ -351,7 +351,7 @@ def missing(name: str) -> UnusableDirectory:
 
 
 @pytest.mark.parametrize("how", ["not usable", "not named", "empty", "broken"])
-def test_the_partitions_of_a_missing_directory_are_offline_and_not_begun_anew(harness, disks, how):
+def test_the_partitions_of_a_missing_directory_are_offline_and_not_recreated(harness, disks, how):
     empty = Disk("/two")
     harness.further = {
         "not usable": [missing("/two")],
@@ -408,7 +408,7 @@ def test_a_path_gets_a_new_directory_when_no_topic_needs_the_old_one(harness, di
     assert log_dirs(harness) == {"/one": (0, ["u-0"]), "/two": (0, ["u-1"])}
 
 
-def test_a_topic_is_deleted_without_the_directory_and_there_when_it_is_back(harness, disks):
+def test_a_topic_of_a_missing_directory_is_deleted_when_the_directory_returns(harness, disks):
     harness.further = [missing("/two")]
     harness.restart()
     result = harness.call(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")])).responses[0]

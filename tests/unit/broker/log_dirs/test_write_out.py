@@ -105,7 +105,7 @@ def test_a_topic_may_be_deleted(begun) -> None:
     assert not harness.sync()
 
 
-def test_a_disk_that_fails_meanwhile_is_found_out_by_the_group_commit(
+def test_the_group_commit_detects_a_disk_that_failed_during_the_write_out(
     tmp_path, monkeypatch
 ) -> None:
     """(1) The kernel reports a failed write once, (2) to the write-out, (3) and would report success to the next

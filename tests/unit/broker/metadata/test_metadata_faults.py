@@ -157,7 +157,7 @@ def test_a_change_that_is_stored_without_a_response_is_a_success(
 
 @every_change
 @pytest.mark.parametrize("fault", ["unknown and void", "unknown and late", "unknown and applied"])
-def test_while_nobody_knows_nothing_is_changed_and_then_it_is_found_out(
+def test_a_commit_of_unknown_outcome_blocks_changes_until_it_is_settled(
     harness: Harness, change: Change, fault: str
 ) -> None:
     store, before = harness.metadata, known(harness)

@@ -123,7 +123,7 @@ def test_a_segment_whose_file_is_gone_is_a_storage_error(harness):
 
 
 @pytest.mark.parametrize("position", range(61))
-def test_whatever_byte_of_a_header_flips_nothing_but_that_partition_suffers(harness, position):
+def test_a_flipped_byte_of_a_header_affects_only_its_partition(harness, position):
     """The reader checks the fields that the broker does not check (the CRC, producer ids)."""
     damage(harness, second_batch(harness) + position)
     for offset in range(BATCHES):
@@ -154,7 +154,7 @@ def committed(harness: BrokerHarness, group: str) -> tuple[int, int]:
     return found.error_code, offset
 
 
-def test_a_damaged_partition_of_offsets_says_how_to_go_on_and_that_works(
+def test_the_remedy_for_a_damaged_offsets_partition_works(
     harness: BrokerHarness,
 ) -> None:
     assert isinstance(harness.files, OsFileSystem)

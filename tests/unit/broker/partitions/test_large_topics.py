@@ -258,7 +258,7 @@ def test_settings_that_change_between_two_steps_count_for_all_partitions():
     assert sizes == {topic.config.segment_bytes} == {12345}
 
 
-def test_a_large_topic_that_metadata_creates_is_there_when_the_client_asks_again():
+def test_a_large_topic_that_metadata_creates_exists_at_the_next_request():
     harness = BrokerHarness(num_partitions=MANY)
     request = MetadataRequest(
         topics=[MetadataRequestTopic(name="t")], allow_auto_topic_creation=True

@@ -180,7 +180,7 @@ class TestWhatIsStored:
     def test_a_change_parses_no_other_address_again(
         self, world: Harness, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """With thousands of addresses each change would take longer than a step."""
+        """A change with thousands of addresses would take longer than a step."""
         for number in range(5):
             world.set({"ip": f"198.51.100.{number}"}, connection_creation_rate=5)
         parsed: list[str] = []
@@ -376,7 +376,7 @@ class TestProduce:
         assert put(world, 10**9).throttle_time_ms == 0
         assert world.broker.pause_ms == 0
 
-    def test_above_the_quota_the_records_are_taken_and_a_pause_is_asked_for(
+    def test_records_above_the_quota_are_appended_and_the_client_is_paused(
         self, world: Harness
     ) -> None:
         world.set({"client-id": "test"}, **{PRODUCER: 1000})
@@ -418,7 +418,7 @@ class TestProduce:
         assert pending.silent
         assert world.broker.pause_ms == 10_000
 
-    def test_a_quota_that_is_removed_pauses_nobody(self, world: Harness) -> None:
+    def test_a_removed_quota_pauses_no_client(self, world: Harness) -> None:
         world.set({"client-id": "test"}, **{PRODUCER: 1000})
         assert put(world, 20_000).throttle_time_ms == 10_000
         world.set({"client-id": "test"}, **{PRODUCER: 100_000})

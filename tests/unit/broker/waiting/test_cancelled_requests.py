@@ -169,7 +169,7 @@ def test_a_member_whose_connection_closed_while_it_joined_stays_until_its_sessio
     assert state_of(harness) == ("Dead", 0)
 
 
-def test_a_follower_whose_connection_closed_while_it_waited_for_the_leader_can_come_again(harness):
+def test_a_follower_can_repeat_its_sync_after_its_connection_closed(harness):
     harness.call(FindCoordinatorRequest(coordinator_keys=["g"], key_type=0))
     joins = [harness.send(join(), 3) for _ in range(2)]
     harness.advance(6_000)
@@ -221,7 +221,7 @@ def test_an_answer_of_the_coordinator_that_waits_for_a_sync_is_freed(harness):
 # Bounds of delayed requests
 
 
-def test_of_a_connection_that_waits_for_too_much_the_first_fetches_are_answered(harness):
+def test_the_first_fetches_of_a_connection_above_its_memory_bound_are_answered(harness):
     harness.replace_services(waiting_fetches=WaitingFetches(100 * ONE_BYTES, 3 * ONE_BYTES))
     session, other = Session(), Session()
     patient = poll(harness, session=other)
@@ -253,7 +253,7 @@ def test_the_connections_with_most_delayed_fetches_are_answered_first(harness):
     assert waits_for_nothing(harness)
 
 
-def test_the_program_that_holds_the_broker_may_wait_for_as_much_as_it_likes(harness):
+def test_fetches_of_the_embedding_program_have_no_memory_bound(harness):
     harness.replace_services(waiting_fetches=WaitingFetches(ONE_BYTES, ONE_BYTES))
     polls = [poll(harness) for _ in range(20)]
     assert not any(each.done for each in polls)

@@ -226,7 +226,7 @@ def test_a_full_fetch_that_waited_has_a_session_with_the_answered_state(harness,
     assert told(reader.fetch((*T0, 1))) == {}
 
 
-def test_a_session_that_went_on_while_a_fetch_waited_fails_that_fetch(harness, reader):
+def test_a_later_fetch_of_the_session_fails_a_waiting_fetch(harness, reader):
     reader.fetch((*T0, 0))
     waiting = reader.send(max_wait_ms=500)
     reader.epoch += 1
@@ -324,7 +324,7 @@ def test_readers_do_not_disturb_each_other(harness):
 
 
 @pytest.mark.parametrize("slots", [0, 1])
-def test_without_room_the_answer_is_a_full_one_with_id_0(slots):
+def test_without_space_for_a_session_the_response_has_id_0(slots):
     harness = BrokerHarness(max_incremental_fetch_session_cache_slots=slots)
     harness.create_topic("t", partitions=3)
     if slots:
@@ -395,7 +395,7 @@ def test_a_new_session_does_not_drive_out_one_that_is_used():
     assert all(cache.use(session_id) for session_id in kept)
 
 
-def test_the_session_that_was_idle_for_longest_goes_when_it_is_stale():
+def test_the_longest_idle_session_is_evicted_when_it_is_stale():
     cache = Cache()
     one, two = cache.full(50), cache.full(50)
     cache.now_ms += EVICTION_MS

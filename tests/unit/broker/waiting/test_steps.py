@@ -171,7 +171,7 @@ def test_work_goes_on_with_what_it_has_waited_for() -> None:
 
 
 @pytest.mark.parametrize("finishes", [False, True])
-def test_work_that_nobody_waits_for_ends_unless_it_changes_something(*, finishes: bool) -> None:
+def test_cancelled_work_ends_unless_it_changes_stored_state(*, finishes: bool) -> None:
     runner = Runner()
     done: list[str] = []
     steps = work("a", [STEP_COST] * 3, done)
