@@ -19,7 +19,7 @@ F = TypeVar("F", bound=Callable[..., Any] | click.Command)
 
 
 class Argument(click.Argument):
-    """An argument whose meaning stands in the command's help."""
+    """An argument that the help of its command describes."""
 
     def __init__(self, names: Sequence[str], *, meaning: str, **attributes: Any) -> None:
         """Declare an argument.

@@ -51,7 +51,7 @@ class BrokerChild:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                # Ctrl-C on the terminal goes to the demo alone, which then stops the broker when it needs it no more.
+                # Only the demo receives Ctrl-C of the terminal. It stops the broker when it no longer needs it.
                 start_new_session=True,
             )
         try:

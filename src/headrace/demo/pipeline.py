@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 EVENT_COLUMNS: Final = "carrier string, departure_delay_minutes int, cancelled boolean"
 WATERMARK: Final = "1 hour"
-"""Flights of one partition come in order, but a batch has several partitions: how far apart they may be."""
+"""The watermark of the query: the largest time between two flights of a batch that are out of order. A batch contains
+several partitions, and only the flights of one partition are in order."""
 RESULT_COLUMNS: Final = (
     "carrier",
     "window_start",
@@ -108,11 +109,11 @@ def write_results(frame: DataFrame, batch_id: int, places: Places) -> None:
 
 
 def run_available(spark: SparkSession, places: Places) -> Run:
-    """Run the query over what the topic has and is not done yet, then let it end.
+    """Run the query over the unprocessed records of the topic, then end it.
 
-    Everything there is goes into one micro-batch. A limit (`maxOffsetsPerTrigger`) would take the same share of each
-    partition, but carriers fly more in some months than in others: the partitions of a batch could end weeks apart,
-    and the watermark would call the flights of the slower ones late.
+    One micro-batch contains all records. A limit (`maxOffsetsPerTrigger`) would take the same share of each partition.
+    But carriers have more flights in some months than in others: (1) The partitions of a batch would end weeks apart.
+    (2) The watermark would advance with the fastest partition. (3) The query would drop flights of the others as late.
 
     Raises:
         PipelineError: The query failed.

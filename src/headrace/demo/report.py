@@ -82,7 +82,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
 
 
 def as_text(outcome: Outcome) -> str:
-    """Return a table of the carriers, most delayed first, what was measured, and where the results are."""
+    """Return a table of the carriers, the most delayed first, with the measurements and the paths of the results."""
     produced, pipeline_seconds = outcome.produced, outcome.pipeline_seconds
     rate = produced.records / produced.seconds
     megabytes = produced.value_bytes / produced.seconds / 1e6

@@ -1,4 +1,4 @@
-"""`headrace.App`: functions that handle records, and what runs them."""
+"""`headrace.App`: decorators that register functions as handlers of records, and the methods that run them."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ Commit = Callable[[Collection[TopicPartition] | None], Awaitable[HeadraceError |
 
 
 class Committer(Protocol):
-    """Commits what the worker has finished, as the delivery mode requires."""
+    """Commits the finished records of a worker, as its delivery mode requires."""
 
     @property
     def checks(self) -> list[Check]:
@@ -64,7 +64,7 @@ class Committer(Protocol):
         """Forget partitions that belong to other members now."""
 
     async def close(self) -> None:
-        """Close what was opened, without a further commit."""
+        """Close the producer of the committer, if it has one, without a further commit."""
 
 
 async def commit_repeatedly(

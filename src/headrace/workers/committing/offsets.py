@@ -21,7 +21,7 @@ AT_REST_S: Final = 0.005
 
 
 class OffsetCommitter:
-    """Commits offsets of finished records at intervals: at least once. The handlers write their results at once."""
+    """The committer for at least once. It commits offsets at intervals; handlers write their results immediately."""
 
     checks: Final[list[Check]] = []
     takeovers: Final[list[Check]] = []
@@ -51,7 +51,7 @@ class OffsetCommitter:
         self._interval_s = interval_s
 
     def new_out(self) -> Publisher:
-        """Return the outlet, which writes at once."""
+        """Return the outlet, which writes immediately."""
         return self._outlet
 
     def finish(self, job: Job, out: Publisher) -> None:  # noqa: ARG002 - the results are written already
@@ -89,14 +89,14 @@ class OffsetCommitter:
         return True
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
-        """Do nothing: nothing is kept by partition."""
+        """Do nothing: this committer keeps no results."""
 
     async def close(self) -> None:
         """Do nothing: the app closes the outlet."""
 
 
 class EarlyOffsetCommitter(OffsetCommitter):
-    """Commits nothing by itself: at most once. The poller commits the offsets of records before the handlers run."""
+    """The committer for at most once. The poller commits offsets before the handlers run, so there are no intervals."""
 
     async def run(self, commit: Commit) -> None:
         """Return at once: no further commit is necessary."""

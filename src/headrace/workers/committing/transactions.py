@@ -17,7 +17,7 @@ from headrace.workers.source import RecordSource
 
 
 class TransactionCommitter:
-    """Commits offsets and results in transactions: exactly once. Each attempt has an `Outbox` for its results."""
+    """The committer for exactly once. Transactions commit offsets and results; each attempt has an `Outbox`."""
 
     def __init__(
         self,

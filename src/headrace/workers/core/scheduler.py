@@ -184,7 +184,7 @@ class Scheduler:
 
     @property
     def saturated(self) -> bool:
-        """Whether the most jobs run that may run at once."""
+        """Whether as many jobs run as `concurrency` allows."""
         return self.running >= self._concurrency
 
     # Jobs out, outcomes in

@@ -46,7 +46,7 @@ class RecentKeys:
         self.note(marks)
 
     async def write(self, out: Publisher, marks: Sequence[HandledKey]) -> None:
-        """Do nothing: `note` follows."""
+        """Do nothing: the call of `note` that follows keeps the keys."""
 
     def note(self, marks: Sequence[HandledKey]) -> bool:
         """Keep the keys of handled records."""

@@ -10,7 +10,7 @@ from typing import Final, Literal
 from headrace.errors import ConfigError, HeadraceError, SerializationError
 
 MAX_PAUSE_S: Final = 100 * 365 * 86_400.0
-"""The longest pause in seconds that a handler or a `Retry` may ask for."""
+"""The longest pause in seconds that `RetryLater` and `Retry` accept."""
 
 
 class Skip(Exception):

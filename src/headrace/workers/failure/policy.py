@@ -103,7 +103,7 @@ class FailureRules:
 
 
 class FailurePolicy:
-    """Decides what happens to records that failed."""
+    """Decides the next action for failed records."""
 
     def __init__(self, rules: FailureRules, origins: Origins, failures: Failures) -> None:
         self._rules = rules
@@ -223,7 +223,7 @@ class FailurePolicy:
 
 
 def _requested_pause_s(error: Exception) -> float | None:
-    """Return the pause in seconds that a handler asked for; None if it asked for none, or for one that is too long."""
+    """Return the pause in seconds that a handler requested; None without a request, or if the pause is too long."""
     delay_s = getattr(error, "delay_s", None) if isinstance(error, RetryLater) else None
     if isinstance(delay_s, int | float) and 0 <= delay_s <= MAX_PAUSE_S:
         return delay_s

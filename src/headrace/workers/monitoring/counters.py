@@ -71,7 +71,7 @@ class Tally:
     def add(
         self, kind: EventKind, records: list[ConsumerRecord], attempt: int, error: Exception | None
     ) -> None:
-        """Count something that happened to records."""
+        """Count records by their outcome, and call the hooks."""
         setattr(self.counters, kind, getattr(self.counters, kind) + len(records))
         for hook in self._hooks:
             try:

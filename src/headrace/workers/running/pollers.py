@@ -24,7 +24,7 @@ _log: Final = logging.getLogger("headrace.workers")
 
 
 class Poller:
-    """Reads records, which are then handled and then committed: at least once."""
+    """The poller for at least once: it reads records, which are then handled and then committed."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class Poller:
 
 
 class TransactionalPoller(Poller):
-    """Reads records in the same order: exactly once. A missing answer does not stop the worker."""
+    """The poller for exactly once. It keeps the order of `Poller`, but a missing answer does not stop the worker."""
 
     async def _next(self, timeout_s: float) -> Sequence[ConsumerRecord]:
         try:
@@ -119,7 +119,7 @@ class TransactionalPoller(Poller):
 
 
 class CommitFirstPoller(Poller):
-    """Reads records and commits their offsets before they are handled: at most once."""
+    """The poller for at most once: it reads records and commits their offsets before they are handled."""
 
     async def _poll(self, timeout_s: float) -> Sequence[ConsumerRecord]:
         """Read at most as many records as handlers can begin, and commit their offsets."""
