@@ -141,7 +141,7 @@ MUTANTS: dict[str, list[Any]] = {
         patch.object(HeldLease, "write", _two_writes)
     ],
     "a member with a bound has no more shards": [
-        patch.object(Decider, "_room", lambda _: None),
+        patch.object(Decider, "_vacancies", lambda _: None),
         patch.object(LeaseDivision, "missing", LeaseDivision.level),
     ],
     "reading begins where the lease is when it is taken": [
