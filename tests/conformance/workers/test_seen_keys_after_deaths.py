@@ -47,7 +47,7 @@ def bill(order: str, context):
     return order
 
 @app.hook
-def tell(event):
+def report(event):
     if event.kind == "skipped":
         note("skipped", event.records[0].value.decode(), os.getpid())
 """

@@ -1,4 +1,4 @@
-"""A broker of a few lines on a real socket, with faults on demand.
+"""A small broker on a real socket, with faults on demand.
 
 It keeps the batches it is sent, checks the sequences of idempotent producers as Kafka does, and serves one node's
 share of Produce, Fetch, Metadata, ListOffsets and InitProducerId.
@@ -99,7 +99,7 @@ class Fault:
 
     api: ApiKey
     kind: str
-    """drop: close unheard; drop_after: do it, then close; silence: never answer; code: answer with an error."""
+    """drop: close the connection; drop_after: execute, then close; silence: never respond; code: respond with an error."""
     code: ErrorCode = ErrorCode.NONE
 
 

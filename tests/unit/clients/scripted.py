@@ -1,4 +1,4 @@
-"""Runs flows without I/O: a function answers each call, pauses take no time."""
+"""A driver for flows without I/O: a function answers each call, and sleeps take no time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""In `headrace.aio` every method may be awaited; those that wait for nothing have acted when they return."""
+"""In `headrace.aio` every method may be awaited. Methods that do not wait have acted when they return."""
 
 from __future__ import annotations
 

@@ -249,5 +249,5 @@ def test_ended_tasks_leave_no_timers():
         engine.notify()
         engine.at(engine.now_ms + 30_000, list).cancel()
     kept = engine.at(engine.now_ms + 60_000, list)
-    assert engine.next_deadline_ms == kept.when_ms, "nobody waits any more"
+    assert engine.next_deadline_ms == kept.when_ms, "no task waits"
     assert len(engine._timers) <= 200

@@ -1,6 +1,6 @@
-"""Every public call of the clients ends in its time, whatever fails or is silent on the way, with default settings.
+"""Every public call of the clients ends in time with default settings, whatever fails or does not answer.
 
-Each call is made over a real pool, engine and broker, with time that is only counted; see `virtual`. The fault
+Each call is made over a real pool, engine and broker, with a simulated clock; see `virtual`. The fault
 comes with the first request of the call, or with a later one, up to the last that the call makes.
 """
 
@@ -119,7 +119,7 @@ def call(client: Any, cls: type, method: str) -> None:
 
 
 def spoil_codec(monkeypatch: pytest.MonkeyPatch, driver: VirtualDriver) -> None:
-    """Have encoding and decoding raise what nobody expects, when that is the fault."""
+    """Make encoding and decoding raise an unexpected exception, if this is the fault."""
     encode, decode = frame.encode_request, frame.decode_response
 
     def encode_request(*given: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A client that cannot be made leaves nothing open behind it."""
+"""A client whose constructor fails leaves nothing open."""
 
 from __future__ import annotations
 

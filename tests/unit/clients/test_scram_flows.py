@@ -1,4 +1,4 @@
-"""Users and their SCRAM credentials, against scripted answers: what is sent of a password, and what never is."""
+"""Users and their SCRAM credentials, against scripted answers: passwords are never sent."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PASSWORD = "correct horse"
 
 
 class Salts:
-    """Bytes that nobody could foresee, but this test."""
+    """The bytes that the test uses in place of random ones."""
 
     def __init__(self) -> None:
         self.given = 0
@@ -143,7 +143,7 @@ def test_passwords_are_salted_for_each_mechanism_and_never_sent() -> None:
 def test_an_earlier_password_is_void_for_every_mechanism() -> None:
     driver = ScriptedDriver(Users(alice={1: 4096, 2: 4096}))
     driver.run(set_user("alice", salted("SCRAM-SHA-512")))
-    # What is void goes first: should the second request fail, the first password is not good for another mechanism.
+    # Old credentials are deleted first, so that the old password is not valid if the second request fails.
     assert alterations(driver) == [("forget", 1), ("set", 2)]
 
 

@@ -1,4 +1,4 @@
-"""Properties for TLS and SASL: names of librdkafka and of Java, combinations that cannot be meant, quiet secrets."""
+"""Properties for TLS and SASL: names of librdkafka and of Java, wrong combinations, hidden secrets."""
 
 from __future__ import annotations
 

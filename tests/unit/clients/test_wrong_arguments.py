@@ -3,7 +3,7 @@
 The methods and parameters are found by inspection, so a new one is tested without a line here. Each value goes to a
 client of a broker in this process, to one that has not connected yet, to one with an open connection, and to the
 asyncio client. A call may succeed (the value was right after all); otherwise it raises one error of the same text
-everywhere, at once, and the client is of use afterwards.
+everywhere, at once, and the client works afterwards.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ pytestmark = pytest.mark.slow  # not in `make check`
 
 ZERO = headrace.TopicPartition("t", 0)
 SLOW_S = 5.0
-"""No wrong argument takes so long to be refused, also on a busy machine."""
+"""The longest time in seconds to refuse a wrong argument, on a busy machine."""
 
 
 class Thing:
-    """An object that is of no use anywhere."""
+    """An object that no parameter accepts."""
 
     def __repr__(self) -> str:
         return "<a thing>"
@@ -231,21 +231,21 @@ def test_a_wrong_argument_is_refused_alike_everywhere(  # noqa: PLR0917 - fixtur
                 await client.assign([ZERO])
             return client
 
-        twin = loop.run(open_aio())
+        asyncio_client = loop.run(open_aio())
         for what, value in values_for(cls, method, name).items():
 
             def call(client: Any, value: Any = value) -> Any:
                 return getattr(client, method)(**arguments(cls, method, name, value))
 
-            async def call_twin(call: Callable[[Any], Any] = call) -> None:
-                made = call(twin)
+            async def call_asyncio(call: Callable[[Any], Any] = call) -> None:
+                made = call(asyncio_client)
                 if inspect.isawaitable(made):
                     await asyncio.wait_for(made, SLOW_S)
 
             sent.clear()
             outcomes = {"connected": outcome(partial(call, connected))}
             asked = list(sent)
-            outcomes["asyncio"] = outcome(lambda: loop.run(call_twin()))
+            outcomes["asyncio"] = outcome(lambda: loop.run(call_asyncio()))
             outcomes["in process"] = outcome(partial(call, local))
             if outcomes["connected"].startswith("ConfigError") and cls is not headrace.Consumer:
                 with make(cls, address) as fresh:
@@ -257,7 +257,7 @@ def test_a_wrong_argument_is_refused_alike_everywhere(  # noqa: PLR0917 - fixtur
             if any(found.startswith("ConfigError") for found in errors):
                 assert len(errors) == 1, f"{what}: {outcomes}"
         ready(local), ready(connected)
-        loop.run(twin.close())
+        loop.run(asyncio_client.close())
 
 
 LOCAL_CASES = [

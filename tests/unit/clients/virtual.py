@@ -1,7 +1,7 @@
-"""Clients over TCP's pool and protocol, with a broker in this process behind them, and time that is only counted.
+"""Clients over TCP's pool and protocol, with a broker in this process and a simulated clock.
 
-`VirtualDriver` stands where the driver of a blocking client stands. It moves bytes between the client's pool and a real
-broker, and moves the clock to the next moment at which anything is due. `faults` says what goes wrong on the way.
+`VirtualDriver` replaces the driver of a blocking client. It moves bytes between the client's pool and a real
+broker, and moves the clock to the next moment at which anything is due. `faults` are the faults of network and broker.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Fault:
     since: int = 1
     code: ErrorCode = ErrorCode.NONE
     hits: int = 0
-    """How often it has gone wrong."""
+    """The number of requests to which the fault has applied."""
 
 
 class HangError(AssertionError):
-    """A call that waits for nothing, or for too long."""
+    """A call waits without a reason, or for too long."""
 
 
 class VirtualDriver:
@@ -53,7 +53,7 @@ class VirtualDriver:
         self.config = config
         self.fault: Fault | None = None
         self.requests = 0
-        """Since the fault was set."""
+        """The number of requests since the fault was set."""
         self.reported: list[Exception] = []
         self.warnings: list[tuple[int, str]] = []
         self.closed = False
@@ -141,7 +141,7 @@ class VirtualDriver:
         self.pool.close()
 
     def _serve(self) -> int | None:
-        """Let everything happen that is due; return when there is more."""
+        """Do everything that is due; return the time of the next event."""
         with self.broker._runtime.condition:
             due = [self.broker._runtime.pump()]
         now_ms = self.broker.now_ms()
@@ -282,7 +282,7 @@ def _bytes(payload: Any) -> bytes:
 
 
 def virtual_clients(monkeypatch: Any, broker: headrace.Broker) -> Callable[[Any], VirtualDriver]:
-    """Have blocking clients of `ADDRESS` made with such drivers; the result returns the driver of a client."""
+    """Make blocking clients of `ADDRESS` use such drivers; return a function that returns the driver of a client."""
     for name in ("admin", "producer", "consumer"):
         monkeypatch.setattr(
             f"headrace.clients.{name}.blocking.open_blocking_driver",

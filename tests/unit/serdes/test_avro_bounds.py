@@ -47,7 +47,7 @@ def nested(depth: int) -> bytes:
 
 
 def claimed(count: int) -> bytes:
-    """Return an array that claims so many items, and ends behind them."""
+    """Return an array that announces a number of items, and ends after them."""
     number, encoded = count << 1, bytearray()
     while number > 0x7F:
         encoded.append(number & 0x7F | 0x80)

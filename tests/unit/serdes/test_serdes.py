@@ -1,4 +1,4 @@
-"""Every serde there and back, what it refuses, and how one is found."""
+"""Every serde encodes and decodes values, refuses others, and is found by its name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stand-in for testcontainers' KafkaContainer."""
+"""The replacement for KafkaContainer of testcontainers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults that an embedded broker commits on demand, as Headrace's own clients in the same process see them."""
+"""Faults of an embedded broker, with Headrace's clients in the same process."""
 
 from __future__ import annotations
 

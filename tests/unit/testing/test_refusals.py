@@ -1,4 +1,4 @@
-"""A refusal of any API is an answer that clients can read, and changes nothing."""
+"""The refusal of a request of any API can be decoded by clients, and the broker changes nothing."""
 
 from __future__ import annotations
 

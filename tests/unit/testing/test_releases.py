@@ -1,4 +1,4 @@
-"""The tables of what releases of Kafka speak."""
+"""The tables of API versions of Kafka releases."""
 
 from __future__ import annotations
 

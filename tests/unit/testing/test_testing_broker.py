@@ -1,4 +1,4 @@
-"""The broker for tests: waiting for it, looking into it, moving its time, emptying it."""
+"""The broker for tests: waiting, inspecting, moving the clock, resetting."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def wanted_topics(names: object) -> frozenset[str]:
     for name in sorted(topics):
         if LEGAL_NAME.fullmatch(name) is None:
             raise InvalidTopicError(
-                f"{name!r} is not a valid topic name: use up to 249 ASCII letters, digits, '.', '_' and '-'; to "
+                f"{name!r} is not a valid topic name: use up to 249 of a-z, A-Z, 0-9, '.', '_' and '-'; to "
                 "subscribe to all that match something, use pattern="
             )
     return topics

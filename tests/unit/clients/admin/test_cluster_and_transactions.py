@@ -94,20 +94,20 @@ def test_the_asyncio_and_the_blocking_client_with_a_broker() -> None:
         assert (state.producer_id, state.transaction_start_offset) == (listed.producer_id, 0)
         assert admin.hanging_transactions("t", idle_ms=0) == []
 
-        async def by_the_twin() -> None:
-            async with AsyncAdmin(broker) as twin:
-                assert await twin.transactions() == [listed]
-                assert await twin.describe_transaction("x") == described
-                assert await twin.producers(T0) == [state]
-                assert await twin.hanging_transactions(idle_ms=0) == []
-                assert await twin.features() == admin.features()
-                assert await twin.log_dirs() == admin.log_dirs()
+        async def with_the_asyncio_client() -> None:
+            async with AsyncAdmin(broker) as asyncio_admin:
+                assert await asyncio_admin.transactions() == [listed]
+                assert await asyncio_admin.describe_transaction("x") == described
+                assert await asyncio_admin.producers(T0) == [state]
+                assert await asyncio_admin.hanging_transactions(idle_ms=0) == []
+                assert await asyncio_admin.features() == admin.features()
+                assert await asyncio_admin.log_dirs() == admin.log_dirs()
                 with pytest.raises(ApiError) as failure:
-                    await twin.abort_hanging_transaction(T0, 9)
+                    await asyncio_admin.abort_hanging_transaction(T0, 9)
                 assert failure.value.code == ErrorCode.INVALID_TXN_STATE
-                await twin.fence_producer("x")
+                await asyncio_admin.fence_producer("x")
 
-        asyncio.run(by_the_twin())
+        asyncio.run(with_the_asyncio_client())
         with pytest.raises(ProducerFencedError):
             producer.commit_transaction()
         producer.close()
@@ -122,7 +122,7 @@ def test_the_asyncio_and_the_blocking_client_with_a_broker() -> None:
 
 
 def test_transactions_that_have_ended_are_not_open_for_long() -> None:
-    """To the broker, as to Kafka, the duration of a transaction goes on when it has ended, and idle ids have any."""
+    """Brokers continue to count the duration of an ended transaction, as Kafka does, and idle ids have any duration."""
     clock = ManualClock()
     with headrace.Broker(clock=clock) as broker, Admin(broker) as admin:
         broker.create_topic("t", partitions=1)
@@ -192,7 +192,7 @@ def test_hanging_transactions_are_found() -> None:
         )
 
     producers = [
-        wire(1, 10, 500),  # nobody knows it
+        wire(1, 10, 500),  # no coordinator knows it
         wire(2, 20, 500),  # its coordinator knows of the partition
         wire(3, 30, 500),  # its coordinator does not
         wire(4, -1, 500),  # nothing is open
@@ -231,7 +231,7 @@ def test_hanging_transactions_are_found() -> None:
 
 
 def test_a_transaction_that_does_not_hang_is_not_ended_in_one_of_its_partitions() -> None:
-    """The marker would abort what it has written there, and the rest could be committed."""
+    """The marker would abort its records in this partition, while its other records could be committed."""
     with headrace.Broker() as broker, Admin(broker) as admin:
         broker.create_topic("t", partitions=2)
         with headrace.Producer(broker, transactional_id="x", serde="bytes") as producer:

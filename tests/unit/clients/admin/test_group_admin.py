@@ -1,4 +1,4 @@
-"""Groups as an administrator has them: created, attached, detached, moved to other offsets, deleted."""
+"""An administrator creates, attaches, detaches, resets and deletes groups."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def admin(world):
 
 
 def topics_of(consumer: Consumer, *others: Consumer) -> set[str]:
-    """Let all members do their part until the group has settled, and return the topics of the first."""
+    """Poll with all members until the group is stable; return the topics of the first member."""
     for _ in range(4):
         for each in (consumer, *others):
             each.poll(4)
@@ -97,8 +97,8 @@ def test_impossible_attachments_are_refused(admin) -> None:
     with pytest.raises(ConfigError, match="not both"):
         admin.create_group("h", topics=["t"], pattern="t")
     for change in (admin.attach, admin.detach):
-        with pytest.raises(ApiError, match="group 'nobody' does not exist: create it first"):
-            change("nobody", "t")
+        with pytest.raises(ApiError, match="group 'missing' does not exist: create it first"):
+            change("missing", "t")
 
 
 def test_a_group_that_has_members_and_was_never_created_can_be_attached(admin, world) -> None:
@@ -134,7 +134,7 @@ def test_members_wait_then_follow_every_change(admin, world) -> None:
 
 
 def test_the_next_heartbeat_notifies_of_a_change(admin, world) -> None:
-    """Not only when the members look by themselves, which they do every three seconds."""
+    """Members need not wait for their own check, which they make every three seconds."""
     admin.create_group("g", topics="t")
     with Consumer(world, group="g", heartbeat_interval_ms=100) as member:
         member.subscribe()

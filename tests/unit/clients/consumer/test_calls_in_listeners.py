@@ -1,4 +1,4 @@
-"""Every call that ends a subscription, from every hook of a listener: it ends it, and no hook is called without end."""
+"""Every call that ends a subscription works inside every method of a listener, and no method is called endlessly."""
 
 from __future__ import annotations
 

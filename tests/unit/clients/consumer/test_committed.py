@@ -46,7 +46,7 @@ def values(consumer: headrace.Consumer, count: int) -> list[int]:
     return sorted(int(record.value) for record in found)
 
 
-# What is committed
+# Committed offsets
 
 
 def test_committed_without_arguments_covers_all_partitions_that_are_read(target: Any) -> None:
@@ -119,7 +119,7 @@ def test_committed_fails_if_no_broker_answers_in_time(ask: str) -> None:
             consumer.close(commit=False, timeout_s=0)
 
 
-# Going back
+# Seeking to committed offsets
 
 
 @pytest.mark.parametrize("protocol", ["by hand", "classic", "consumer"])

@@ -1,4 +1,4 @@
-"""Keys and values by serde: given, named by the topic, or neither; and records that do not decode."""
+"""Keys and values are decoded by serdes of the program or of the topic, and some records cannot be decoded."""
 
 from __future__ import annotations
 

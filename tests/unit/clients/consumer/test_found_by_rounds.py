@@ -1,4 +1,4 @@
-"""Faults that the rounds of `tests/property/test_group_rounds.py` found, each by itself."""
+"""Faults that `tests/property/test_group_rounds.py` has found, each as a small test."""
 
 from __future__ import annotations
 

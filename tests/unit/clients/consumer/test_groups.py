@@ -36,7 +36,7 @@ from tests.fixtures.consumer_simulation import ConsumerSimulation, Program, reba
 EAGER = ["range", "roundrobin", "sticky"]
 COOPERATIVE = ["equal", "cooperative-sticky"]
 SERVER_SIDE = "server-side"
-"""No assignor of a member's: the protocol `consumer` (KIP-848)."""
+"""The value in place of an assignor for the protocol `consumer` (KIP-848)."""
 ANY_WAY = [*EAGER, *COOPERATIVE, SERVER_SIDE]
 
 BOTH = pytest.mark.parametrize("assignor", ["equal", SERVER_SIDE])
@@ -442,7 +442,7 @@ def test_a_member_whose_join_hangs_learns_from_its_heartbeats_that_it_was_expell
     own = first.core._member
     assert own is not None
     assert own.joining
-    world.restart_broker(hang=True)  # the broker that had the join is gone, and nobody says so
+    world.restart_broker(hang=True)  # the broker with the pending join is gone without a response
 
     def hang(program, call):
         # Its next joins hang too; everything else gets through.
@@ -576,7 +576,7 @@ def test_an_own_assignor_needs_a_name_a_protocol_and_assign() -> None:
     world = make_world()
 
     class First(EqualAssignor):
-        """Everything to the first."""
+        """An assignor that assigns all partitions to the first member."""
 
         name = "first"
 
@@ -634,7 +634,7 @@ def test_a_listener_that_fails_at_the_end_does_not_leave_a_member_behind() -> No
 
 
 def test_an_interrupted_listener_is_called_again_before_records_are_returned() -> None:
-    """Where offsets are kept outside: (1) it looks them up, (2) the poll is cancelled, (3) it has not sought yet."""
+    """(1) The listener looks up an offset elsewhere. (2) The poll is cancelled. (3) The listener cannot seek."""
     world = make_world(partitions=1, records=10)
     name = TopicPartition("t", 0)
 

@@ -33,7 +33,7 @@ T0 = TopicPartition("t", 0)
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, records: bytes, code: int = 0) -> None:
-    """Let every fetch be answered with these records, wherever it begins."""
+    """Make the broker return these records for every fetch, whatever its offset."""
 
     def answer(
         _broker: FakeBroker, where: TopicPartition, _wanted: Any, _code: Any

@@ -1,4 +1,4 @@
-"""Members under the protocol `consumer` (KIP-848), in virtual time: what they say, what they make of the answers."""
+"""Members under the protocol `consumer` (KIP-848), in virtual time: their requests, and their handling of responses."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def beats(program: Program) -> list[ConsumerGroupHeartbeatRequest]:
 
 
 def answering(kind: type, outcome: Any, times: int = 1, program: Program | None = None) -> Any:
-    """A fault: so many requests of a kind have another outcome."""
+    """Return a fault: a number of requests of a kind have another outcome."""
     left = [times]
 
     def hook(who: Program, call: Any) -> Any:
@@ -62,7 +62,7 @@ def refusal(code: ErrorCode, message: str | None = None) -> ConsumerGroupHeartbe
     return ConsumerGroupHeartbeatResponse(error_code=code, error_message=message)
 
 
-# What is said
+# Requests
 
 
 def test_the_first_heartbeat_says_everything_and_the_next_ones_nothing() -> None:
@@ -175,7 +175,7 @@ def test_a_static_member_that_restarts_gets_its_partitions_back() -> None:
     assert all(beat.topic_partitions is None for beat in beats(other)[told:]), "it was left alone"
 
 
-# What is made of refusals
+# Error responses
 
 
 def test_a_static_member_waits_for_the_end_of_the_session_that_a_crash_left_behind() -> None:
@@ -354,7 +354,7 @@ def test_a_commit_of_an_older_epoch_is_sent_again_in_the_newer_one() -> None:
 
 
 def test_a_commit_is_not_sent_again_for_a_partition_that_went() -> None:
-    """Epoch 5 is refused, the partition goes to another, who commits: epoch 6 would set the group back."""
+    """(1) A commit in epoch 5 fails. (2) Another member gets the partition and commits. (3) A retry would undo that."""
     world = make_world(partitions=2, records=3)
     first = member(world, enable_auto_commit=False)
     assert first.poll(1_000)
@@ -486,7 +486,7 @@ def test_a_pattern_that_the_broker_does_not_take_is_matched_here() -> None:
     assert "this broker cannot" in first.warnings[0]
 
 
-# A process that sleeps
+# A suspended process
 
 
 def test_a_process_that_slept_hands_out_nothing_before_the_coordinator_has_answered() -> None:
@@ -502,7 +502,7 @@ def test_a_process_that_slept_hands_out_nothing_before_the_coordinator_has_answe
     assert len(first.poll(1_000, 3)) == 3
 
 
-# Which protocol
+# The choice of the protocol
 
 
 def test_auto_takes_the_protocol_that_the_broker_offers() -> None:

@@ -1,4 +1,4 @@
-"""Batches that hold far more than their size says: what a consumer keeps of them, and how much it does at a time."""
+"""Batches that are much larger when decompressed: the memory of a consumer, and the work that it does at a time."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def decoder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def many(count: int = MANY, *, base: int = 0, codec: Compression = Compression.ZSTD) -> bytes:
-    """A batch of some kilobytes with so many records."""
+    """Return a batch of some kilobytes with a large number of records."""
     builder = BatchBuilder(codec, max_bytes=1 << 40)
     assert builder.extend([b""] * count, 0, 1000) == count
     return builder.build(base_offset=base)
@@ -266,7 +266,7 @@ def test_damage_behind_some_slices_is_an_error_at_its_position_each_time() -> No
 
 
 def headers_alone(count: int) -> bytes:
-    """A batch with a record that has so many headers, of two bytes each."""
+    """Return a batch with one record that has a number of headers of two bytes each."""
     body = b"\0\0\0\1\1" + encode_varint(count) + b"\0\1" * count
     body = encode_varint(len(body)) + body
     whole = build_batch([(None, None, (), 0)])[:61] + body
@@ -321,7 +321,7 @@ def test_records_of_many_bytes_come_in_slices_of_few() -> None:
 
 
 def test_the_length_of_a_batch_is_checked_even_without_checksums() -> None:
-    """A length that leads back to where the batch begins would be read for ever."""
+    """A length that points back to the begin of the batch would be an endless loop."""
     for length in (-12, -100, 0, 48):
         data = bytearray(build_batch([(None, b"v", (), 0)]))
         struct.pack_into(">i", data, 8, length)

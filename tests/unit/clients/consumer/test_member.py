@@ -1,4 +1,4 @@
-"""A member's way into its group, against a scripted coordinator."""
+"""A member joins its group with a scripted coordinator."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 class Group:
-    """A coordinator's side of joining, scripted by error codes."""
+    """A coordinator that answers joins with scripted error codes."""
 
     def __init__(self, join_codes=(), sync_codes=(), *, leader: bool = True) -> None:
         self.join_codes = list(join_codes)
@@ -99,7 +99,7 @@ class Silent:
     lost_connections = 0
 
     def submit(self, call, deadline_ms, on_done) -> None:
-        """Heartbeats are not answered here."""
+        """Drop heartbeats without a response."""
 
 
 def join_group(

@@ -1,4 +1,4 @@
-"""A consumer that waits for a topic says so within seconds, with what may have been meant, and when it comes."""
+"""A consumer that waits for a topic logs this within seconds, suggests a similar name, and logs the creation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a consumer is and goes on: committed offsets, policies, seeks, times, and logs that were cut."""
+"""The positions of a consumer: committed offsets, auto.offset.reset, seeks, times, and truncated logs."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_partitions_take_turns() -> None:
 
 
 def lead_in_epoch(world: ConsumerSimulation, epoch: int, end: EpochEndOffset) -> None:
-    """Have the broker lead in another epoch, whose log diverges at `end` from the records that were read."""
+    """Make the broker the leader of another epoch, whose log diverges at `end` from the read records."""
 
     def newer(_program, call):
         if isinstance(call.request, OffsetForLeaderEpochRequest):

@@ -1,4 +1,4 @@
-"""How a consumer reads fetch responses, and events of its partitions meanwhile."""
+"""A consumer reads fetch responses while its partitions are revoked, paused or moved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing is left waiting between an answer whose records were all handed out and the next one."""
+"""A consumer sends the next fetch before the program has taken all records of the last response."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A member that the coordinator refuses asks again at growing intervals, however often the program polls."""
+"""A refused member retries with growing backoffs, however often the program polls."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ pytestmark = pytest.mark.slow  # not in `make check`
 PARTITIONS = [TopicPartition("t", number) for number in range(4)]
 PROTOCOLS = ["range", *COOPERATIVE, SERVER_SIDE]
 RECORDS = 300
-"""Number of records in each partition."""
+"""The number of records in each partition."""
 Silence = Callable[[ConsumerSimulation, "set[Program]"], None]
 
 
@@ -51,12 +51,12 @@ def cut(world: ConsumerSimulation, silent: set[Program]) -> None:
 
 
 def freeze(world: ConsumerSimulation, silent: set[Program]) -> None:
-    """Nothing arrives at the broker, and nobody says so."""
+    """Drop all requests without an error, as a network does that fails silently."""
     world.fault = lambda program, _: SILENCE if program in silent else None
 
 
 def half_open(world: ConsumerSimulation, silent: set[Program]) -> None:
-    """Requests arrive, and answers do not."""
+    """Deliver requests, and drop their responses."""
     world.lost = lambda program, _: SILENCE if program in silent else None
 
 
@@ -92,7 +92,7 @@ def fill(world: ConsumerSimulation) -> None:
 
 
 def read(program: Program, seen: set[tuple[int, int]], records: int = 1) -> int:
-    """Poll once; a record that is handed out must be of a partition that the program holds at that moment."""
+    """Poll once; a record that is returned must belong to a partition that the consumer owns at that moment."""
     try:
         found = program.poll(20, records)
     except HeadraceError:
@@ -105,7 +105,7 @@ def read(program: Program, seen: set[tuple[int, int]], records: int = 1) -> int:
 
 
 def drain(world: ConsumerSimulation, programs: list[Program], seen: set[tuple[int, int]]) -> None:
-    """Read everything, with the network as it should be."""
+    """Read all records with a working network."""
     total = len(PARTITIONS) * RECORDS
     for _ in range(400):
         for program in programs:
@@ -209,7 +209,7 @@ def test_a_member_that_lost_its_place_commits_transactions_as_who_it_was(protoco
     assert first.core.group_metadata().generation_id > before.generation_id
 
 
-# How long the session is
+# The length of the session
 
 
 def test_a_member_of_the_new_protocol_asks_how_long_its_session_lasts() -> None:
@@ -297,7 +297,7 @@ def test_a_join_waits_for_a_member_that_works_for_minutes() -> None:
     assert len(numbers(busy)) == 2, "the newcomer counts once, however often it asked"
 
 
-# Any history
+# Random histories
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -306,7 +306,7 @@ def test_a_silent_network_leaves_one_owner_and_loses_no_records(seed: int) -> No
 
 
 def history(seed: int) -> None:
-    """Three members, and silences of every kind for some of them; then all is well again, and everything is read."""
+    """Run three members with silent networks of every kind, then repair the network and read all records."""
     random_ = random.Random(seed)
     world = watched_world()
     protocol = random_.choice(PROTOCOLS)

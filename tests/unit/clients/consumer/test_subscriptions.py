@@ -222,11 +222,11 @@ def test_an_assignor_of_ones_own_gets_a_name() -> None:
     assert isinstance(found, Mine)
 
 
-# What a group is attached to
+# Attachments of groups
 
 
 class Attached:
-    """A broker that keeps attachments, by answering DescribeConfigs of groups."""
+    """A broker with attachments: it answers DescribeConfigs of groups."""
 
     def __init__(self, **configs: str) -> None:
         self.configs = {"headrace.topics": "", "headrace.pattern": "", "headrace.assignor": ""}
@@ -290,7 +290,7 @@ def test_a_broker_that_keeps_no_attachments_is_named_as_the_reason() -> None:
         reader.subscribe()
 
 
-def test_closing_takes_no_longer_than_it_may_when_nobody_answers() -> None:
+def test_close_ends_in_time_if_no_broker_answers() -> None:
     world = make_world()
     world.fill("t", 1, 5)
     reader = world.consumer(group="g", auto_offset_reset="earliest")

@@ -328,7 +328,7 @@ def test_an_unknown_host_is_reported_with_its_name(monkeypatch) -> None:
     opened.close()
 
 
-def test_a_name_server_that_is_silent_holds_up_nobody_beyond_the_deadline(monkeypatch) -> None:
+def test_a_silent_name_server_delays_no_call_beyond_its_deadline(monkeypatch) -> None:
     real, released = socket.getaddrinfo, threading.Event()
 
     def look_up(host, port, *arguments, **options):

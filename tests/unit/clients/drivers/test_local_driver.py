@@ -135,7 +135,7 @@ def test_the_background_thread_runs_timers_and_callbacks_and_ends_with_the_broke
     assert "headrace-embedded" not in [thread.name for thread in threading.enumerate()]
 
 
-def test_the_background_lets_nobody_in_between_its_last_look_and_its_sleep(monkeypatch) -> None:
+def test_the_background_thread_misses_no_change_before_it_sleeps(monkeypatch) -> None:
     world = new_world(virtual=False)
     with world.condition:
         monkeypatch.setattr(world.condition, "release", lambda: pytest.fail("the lock was free"))
@@ -150,7 +150,7 @@ def test_time_by_hand_needs_no_thread() -> None:
 
 
 class RecordingBroker:
-    """Notes the order of what happens."""
+    """A broker that records the order of its calls."""
 
     apis = ()
     compaction_due = False
@@ -310,7 +310,7 @@ def test_a_request_without_an_answer_has_none() -> None:
     assert driver.run(flow()) is None
 
 
-# Calls that nobody waits for any more
+# Calls without a waiting program
 
 
 @pytest.mark.parametrize("how", ["closed", "timed out"])

@@ -1,6 +1,6 @@
 """Calls to an embedded broker that fail together: they fail in the order in which they were made.
 
-Each of them goes on with a pause by chance. In another order one seed of a simulation run would give another result.
+Each call continues after a random backoff. In another order, one seed of a simulation run would have several results.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.fixtures.group_rounds import RestartableWorld
 CALLS = 100
 
 
-class CutWorld(RestartableWorld):
+class CutRuntime(RestartableWorld):
     """A simulated cluster whose network is cut: nothing arrives."""
 
     def submit(self, client: LocalClient, call: Call, on_done: Any) -> None:
@@ -25,7 +25,7 @@ class CutWorld(RestartableWorld):
 
 
 def test_calls_fail_in_their_order_when_the_broker_ends() -> None:
-    world = CutWorld()
+    world = CutRuntime()
     failed: list[int] = []
 
     def note(number: int, _outcome: object) -> None:

@@ -1,4 +1,4 @@
-"""Clients that are dropped open, and processes that are forked meanwhile."""
+"""Clients that are dropped without being closed, also while the process is forked."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.clients.drivers import unclosed
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_forked_child_does_not_wait_for_clients_that_its_parent_closes() -> None:
-    """(1) A dropped client is being closed, (2) the process forks, (3) no thread of the child ever ends that."""
+    """(1) A thread closes a dropped client. (2) The process forks. (3) The child has no thread that finishes this."""
     ended = threading.Event()
     with pytest.warns(ResourceWarning, match="dropped without being closed"):
         unclosed.warn_unclosed(object(), "close()", ended.wait)

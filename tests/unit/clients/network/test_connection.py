@@ -1,4 +1,4 @@
-"""The connection's state machine, fed by hand."""
+"""The state machine of a connection, with scripted bytes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def new_connection(**options) -> BrokerConnection[str]:
 
 
 def sent(connection: BrokerConnection[str]) -> list[tuple[RequestHeader, object]]:
-    """The requests in the connection's output."""
+    """Return the requests in the connection's output."""
     data = joined(connection.take_output())
     requests: list[tuple[RequestHeader, object]] = []
     while data:

@@ -1,4 +1,4 @@
-"""Logging in: the connection's part of it, and the pool's, in time that passes by hand."""
+"""Logins: the part of the connection and the part of the pool, with a manual clock."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LOGIN = {
 
 
 class TwoRounds:
-    """A mechanism in which the client says hello and then what the server's answer is in capitals."""
+    """A mechanism in which the client sends `hello`, then the server's answer in capitals."""
 
     mechanism = "TWO-ROUNDS"
 
@@ -196,7 +196,7 @@ def test_a_connection_that_is_given_up_while_logging_in_again_fails_what_waits()
 
 
 class Broker(FakeSockets):
-    """Sockets whose far end takes `TwoRounds`."""
+    """Sockets of a broker that supports `TwoRounds`."""
 
     def __init__(self, *bootstrap: tuple[str, int], **properties: Any) -> None:
         super().__init__(*bootstrap, **{**LOGIN, **properties})
@@ -315,7 +315,7 @@ def test_while_a_token_is_got_requests_go_on_until_the_session_ends() -> None:
 def test_requests_wait_for_the_login_after_the_session_has_expired() -> None:
     sockets = Broker(A)
     link = ready(sockets)
-    sockets.now_ms += 11_000  # nobody looked
+    sockets.now_ms += 11_000  # without a call of expire
     sockets.pool.expire(sockets.now_ms)
     late = sockets.submit(node=1)
     assert sockets.received[link] == []

@@ -1,4 +1,4 @@
-"""Which brokers do not answer is reported soon, once, and again when they are back."""
+"""A broker that does not answer is reported soon and once. The end of the outage is reported, too."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_a_broker_that_left_the_cluster_is_not_reported_for_ever() -> None:
     sockets.accept(sockets.opened[-1])
     sockets.answer(sockets.opened[-1], HeartbeatResponse())
     sockets.pass_time(10 * REPORT_AGAIN_MS)
-    assert len(sockets.reports) == 1, "nobody tries it any more"
+    assert len(sockets.reports) == 1, "the client no longer tries the broker"
     # It is the reason for nothing, either, when the other one fails.
     sockets.pool.lost(sockets.opened[-1], "closed the connection")
     sockets.refuse.add(B)

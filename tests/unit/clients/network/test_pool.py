@@ -1,4 +1,4 @@
-"""The pool of connections, with a shell of which the test is the sockets."""
+"""The pool of connections, with a shell in which the test acts as the sockets."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ VERSIONS = [
 
 
 class FakeSockets:
-    """A pool and the far ends of its connections."""
+    """A pool, and the broker ends of its connections."""
 
     def __init__(self, *bootstrap: tuple[str, int], **properties) -> None:
         servers = ",".join(
@@ -66,7 +66,7 @@ class FakeSockets:
         self.reports.append(line)
         self.reported_ms.append(self.now_ms)
 
-    # What the pool asks for
+    # The interface for the pool
 
     def open(self, link: Link) -> None:
         self.opened.append(link)
@@ -92,7 +92,7 @@ class FakeSockets:
     def close(self, link: Link) -> None:
         self.closed.append(link)
 
-    # What the test does
+    # The interface for the test
 
     def know(self, node: int, address: tuple[str, int]) -> None:
         self.state.metadata.brokers[node] = BrokerAddress(node, *address)
@@ -401,7 +401,7 @@ def test_a_broker_that_hangs_up_on_the_first_request_again_and_again_wants_a_log
 
 
 def test_a_broker_that_hangs_up_before_it_has_answered_is_tried_again() -> None:
-    """So does a proxy whose broker is being started."""
+    """A proxy whose broker is being started closes connections, too."""
     sockets = FakeSockets(A)
     for _ in range(10):
         waiting = sockets.submit()

@@ -1,4 +1,4 @@
-"""The producer against a broker with faults: every record once, in order, reported once."""
+"""The producer against a broker with faults: every record is written once, in order, and reported once."""
 
 from __future__ import annotations
 
@@ -321,7 +321,7 @@ def test_the_buffer_is_bounded() -> None:
             sender.close(0)
 
 
-def test_acks_0_knows_no_offsets_and_waits_for_nobody() -> None:
+def test_records_with_acks_0_have_no_offsets_and_wait_for_no_response() -> None:
     with FakeCluster(topics={"t": 1}) as cluster:
         reports: list[DeliveryFuture] = []
         with producer(cluster, acks=0) as sender:

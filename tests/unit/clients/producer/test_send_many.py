@@ -1,4 +1,4 @@
-"""Many records with one call: what `send` does for each, with the accelerator and without."""
+"""`send_many` does for many records what `send` does for each, with and without the accelerator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transactions of a producer, with a broker that refuses, loses answers and forgets: what becomes of each."""
+"""Transactions of a producer with a broker that refuses requests, loses responses and forgets producers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ QUICK: dict[str, Any] = {"linger_ms": 0, "retry_backoff_ms": 5, "retry_backoff_m
 
 @pytest.fixture(params=["classic", "newest"])
 def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
-    """A broker of either protocol, as far as there are two."""
+    """A broker of each transaction protocol."""
     with Broker() as broker:
         if request.param == "classic":
             broker.faults.max_versions("3.9")
@@ -354,9 +354,7 @@ def test_a_late_end_of_a_transaction_does_not_end_the_next(broker, producer) -> 
     assert committed(broker) == [b"1", b"2"]
 
 
-def test_a_commit_that_nobody_confirms_is_in_doubt_until_it_is_asked_for_again(
-    broker, producer
-) -> None:
+def test_an_unconfirmed_commit_is_in_doubt_until_it_is_repeated(broker, producer) -> None:
     transact(producer, b"1")
     lost = broker.faults.on(ApiKey.END_TXN, drop_connection(handled=True))
     producer.begin_transaction()
@@ -540,7 +538,7 @@ def test_positions_of_a_consumer_are_committed_with_the_transaction(broker, prod
 def test_offsets_that_arrive_after_their_consumer_has_joined_again_are_not_committed(
     broker, given
 ) -> None:
-    """A member that loses its place and joins again gets its former epoch, so the coordinator takes the offsets."""
+    """A member that is removed and rejoins gets its former epoch, so the coordinator accepts the offsets."""
 
     async def run() -> None:
         consumer = headrace.aio.Consumer(

@@ -1,4 +1,4 @@
-"""Calls that begin, commit, abort or close at once: one of them does it, the others wait or fail."""
+"""Concurrent calls that begin, commit, abort or close: one of them acts, the others wait or fail."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from headrace.testing.interception import Exchange, Reply
 ZERO = TopicPartition("t", 0)
 NO_PRODUCER = GroupMetadata("g", -1, "", None)
 SLOWLY = 0.1
-"""Seconds that an answer takes, while another call comes."""
+"""The seconds that a response takes while another call begins."""
 
 
 @pytest.fixture(params=["classic", "newest"])
@@ -41,7 +41,7 @@ def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
 
 @asynccontextmanager
 async def in_transaction(broker: Broker) -> AsyncIterator[headrace.aio.Producer]:
-    """A producer whose transaction has begun, and has one record, which has not left yet."""
+    """A producer with an open transaction that has one unsent record."""
     async with headrace.aio.Producer(broker, transactional_id="tx", linger_ms=5_000) as producer:
         await producer.begin_transaction()
         _ = await producer.send("t", b"1", partition=0)
@@ -55,7 +55,7 @@ def state(producer: headrace.aio.Producer) -> State:
 
 
 async def slow(broker: Broker, api: ApiKey, call: Awaitable[Any]) -> asyncio.Task[Any]:
-    """Begin a call, and return when its request has come, whose answer takes long."""
+    """Begin a call whose response takes long; return when the broker has received its request."""
     fault = broker.faults.on(api, once=delay(SLOWLY))
     task = asyncio.ensure_future(call)
     await asyncio.to_thread(broker.wait_until, lambda: fault.hits)

@@ -1,4 +1,4 @@
-"""A program of asyncio that only sends still lets its loop carry the bytes."""
+"""The event loop sends batches also while an asyncio program only calls `send`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The asyncio and the blocking consumer, in process and over TCP: the same program everywhere."""
+"""The same program runs with the asyncio and the blocking consumer, in process and over TCP."""
 
 from __future__ import annotations
 

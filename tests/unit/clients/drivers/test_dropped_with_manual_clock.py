@@ -1,4 +1,4 @@
-"""Clients that are dropped open while the program moves the clock of their broker: no thread may close them."""
+"""No thread may close a dropped client if the program moves the clock of its broker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CLIENTS: dict[str, Callable[[headrace.Broker], Any]] = {
 
 
 def use(client: Any) -> None:
-    """Leave something undone that closing would do: a record that lingers, a membership."""
+    """Leave work that `close` would finish: a record that lingers, a membership."""
     if isinstance(client, headrace.Producer):
         client.send("t", b"one")
     elif isinstance(client, headrace.Consumer):
@@ -30,7 +30,7 @@ def use(client: Any) -> None:
 
 
 def drop(broker: headrace.Broker, kind: str) -> None:
-    """Drop the only reference to a client that is open."""
+    """Drop the only reference to an open client."""
     clients = [CLIENTS[kind](broker)]
     use(clients[0])
     with pytest.warns(
