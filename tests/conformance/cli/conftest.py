@@ -19,7 +19,7 @@ TIMEOUT_S = 60
 
 
 class Commands:
-    """Runs `headrace ...` against one server."""
+    """A runner of `headrace ...` commands against one server."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -95,5 +95,5 @@ def new_topic(headrace: Commands) -> Callable[..., str]:
 
 
 def sequence(lines: Sequence[str]) -> list[int]:
-    """Numbers in lines, for comparison."""
+    """Return numbers, one in each line, for comparison."""
     return [int(line) for line in lines]

@@ -1,4 +1,4 @@
-"""bench: what it measures adds up, on Headrace and on Kafka."""
+"""The measurements of `bench` are consistent, on Headrace and on Kafka."""
 
 from __future__ import annotations
 

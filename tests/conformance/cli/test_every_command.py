@@ -27,7 +27,7 @@ from headrace.testing import Broker, FakeAws
 from tests.fixtures.command_line import Done, run_command
 
 SOON_S = 20
-"""Limit of seconds in which a command ends; on an idle machine each takes less than one."""
+"""The seconds in which a command must end. On an idle machine each takes less than one."""
 KEYS = {"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any", "AWS_REGION": "us-east-1"}
 
 QUICK: dict[str, Any] = {"heartbeat_interval_ms": 50}
@@ -81,7 +81,7 @@ CLIENT_COMMANDS = {
     "acl list": [],
     "acl delete": ["--topic", "nothing", "--yes"],
 }
-"""The commands that ask a broker, with arguments that succeed; those that succeed without having anything to do."""
+"""The commands that send requests to a broker, with arguments that succeed, even if there is nothing to do."""
 OTHERS = {
     "health": "tests/conformance/cli/test_cluster_commands.py",
     "context": "asks no broker: tests/unit/cli/arguments/test_contexts.py",
@@ -139,7 +139,7 @@ def aws() -> Iterator[FakeAws]:
 
 
 def everything(command: click.Command, name: str = "") -> Iterator[str]:
-    """Names of all commands."""
+    """Return the names of all commands."""
     if not isinstance(command, click.Group):
         yield name
         return
@@ -158,7 +158,7 @@ def test_every_command_is_in_a_table() -> None:
 
 
 class Runner:
-    """Runs a command of the table."""
+    """A runner of the commands in the table."""
 
     def __init__(self, broker: Broker, aws: FakeAws, directory: Path) -> None:
         self._password = directory / "password"
@@ -177,7 +177,7 @@ class Runner:
         return [*name.split(), *(each.format(**given) for each in CLIENT_COMMANDS[name])]
 
     def _prepare(self, name: str, number: int) -> None:
-        """Make what a command takes away."""
+        """Create the objects that a command deletes."""
         if name == "group detach":
             self._broker.create_group(f"attached-{number}", topics=["t"])
         elif name == "group delete-offsets":
@@ -237,11 +237,11 @@ def runner(broker: Broker, aws: FakeAws, tmp_path_factory: pytest.TempPathFactor
 
 
 TEXTS = {"value", "key", "headers"}
-"""Fields that are texts whatever stands in them: of records and of configs, which are texts to Kafka as well."""
+"""The fields that are always text: those of records and of settings, which are text in Kafka, too."""
 
 
 def texts_that_are_numbers(document: object, path: str = "") -> Iterator[str]:
-    """Yield where a document has a number or a truth value as a text."""
+    """Yield the paths at which a document has a number or a boolean as text."""
     if isinstance(document, dict):
         for name, value in document.items():
             of_configs = name == "configs" and isinstance(value, dict)
@@ -354,7 +354,7 @@ def test_a_signal_ends_what_goes_on(
 def _wait_until_it_works(
     process: subprocess.Popen[bytes], broker: Broker, name: str, number: signal.Signals
 ) -> None:
-    """Wait until a command is in the midst of its work, as far as it can be seen from outside."""
+    """Wait until a command has begun its work, as far as other processes can see this."""
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None

@@ -32,7 +32,7 @@ def ten_records(headrace: Commands, topic: str) -> None:
     headrace.run("produce", topic, data=b"".join(b"%d\n" % number for number in range(10)))
 
 
-# What groups are attached to
+# Attachments of groups
 
 
 def test_a_group_is_created_attached_and_detached(
@@ -100,7 +100,7 @@ def test_commands_that_need_headrace_name_the_alternative_on_kafka(
         assert b"subscribe to topics or to a pattern" in refused.stderr
 
 
-# How far groups are
+# Offsets of groups
 
 
 def test_offsets_are_shown_and_moved(headrace: Commands, new_topic: NewTopic) -> None:
@@ -174,7 +174,7 @@ def test_members_are_removed(headrace: Commands, new_topic: NewTopic) -> None:
     member = Consumer(bootstrap, group=group, group_instance_id="static", **HEARTBEAT)
     member.subscribe([topic])
     assert member.assignment()
-    member.close()  # a static member keeps its place
+    member.close()  # a static member keeps its partitions
     assert b"--yes" in headrace.run("group", "remove-member", group, "-i", "static", code=2).stderr
     done = headrace.json("group", "remove-member", group, "-i", "static", "--yes")
     assert [(each["member"], each["status"]) for each in done] == [("static", "removed")]

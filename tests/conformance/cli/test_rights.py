@@ -1,4 +1,4 @@
-"""Commands for operators, by a user who may only write and read: what is refused says so."""
+"""A user with permissions to write and read only gets an error for each command that needs more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker that refuses records for want of space: `headrace produce` says so within seconds, and goes on trying."""
+"""If the broker's disk is full, `headrace produce` reports it within seconds and continues to retry."""
 
 from __future__ import annotations
 

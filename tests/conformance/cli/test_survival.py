@@ -1,4 +1,4 @@
-"""The clients while the broker goes away and comes back: nothing lost, nothing twice, order kept."""
+"""The clients survive restarts of the broker: no record is lost or repeated, and the order is kept."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def create(target: Target, name: str, partitions: int) -> None:
 
 
 class Outage(threading.Thread):
-    """Takes the broker away, in the way given, and brings it back."""
+    """An outage of the broker of a given kind, and its restart."""
 
     def __init__(self, target: Target, how: str) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ def test_an_idempotent_producer_outlives_its_broker(server: Target, how: str) ->
 
 
 def read(target: Target, topic: str, partitions: int) -> dict[int, list[bytes | None]]:
-    """Everything in a topic, by partition."""
+    """Return all records of a topic, by partition."""
     values: dict[int, list[bytes | None]] = {number: [] for number in range(partitions)}
     with Consumer(target.bootstrap) as consumer:
         every = consumer.partitions_for(topic)

@@ -20,7 +20,7 @@ HOUR_MS = 3_600_000
 
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[Commands]:
-    """A server of the test's own, to be killed."""
+    """A server for one test, which kills it."""
     server = HeadraceServer(tmp_path / "server")
     server.start()
     try:

@@ -24,7 +24,7 @@ from tools.fetch_java import java_command, kafka_class_path
 RUN_TIMEOUT_S = 60
 LOAD_RECORDS_PER_S = 300
 SINCE_1970_NS = time.time_ns() - time.monotonic_ns()
-"""Difference between the clock of the JVM's lines and the monotonic clock, in nanoseconds."""
+"""The difference between the clock in the JVM's output and the monotonic clock, in nanoseconds."""
 VALUE_BASE = 1_000_000  # numbers of one producer run: one prefix of values each
 TOOLS = {
     "acls": "AclCommand",
@@ -48,7 +48,7 @@ TOOLS = {
 
 
 def tool_command(tool: str) -> list[str]:
-    """The start of the command line of one of Kafka's tools."""
+    """Return the begin of the command line of one of Kafka's tools."""
     name = TOOLS[tool]
     main_class = name if name.startswith("kafka.") else f"org.apache.kafka.tools.{name}"
     options = ["-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
@@ -57,12 +57,12 @@ def tool_command(tool: str) -> list[str]:
 
 
 def in_properties(value: object) -> str:
-    """A value as Java reads it from a file of properties: in ASCII."""
+    """Return a value in the ASCII form that Java reads from a properties file."""
     return json.dumps(str(value))[1:-1].replace('\\"', '"')
 
 
 def translate(line: str) -> tuple[str, Mapping[str, object]] | None:
-    """An event of a verifiable producer or consumer in the words of our own programs."""
+    """Translate an event of a verifiable producer or consumer to the form of our own programs."""
     if not line.startswith("{"):
         return None
     said = json.loads(line)
@@ -127,7 +127,7 @@ class JavaLoad:
         return sent_rows(self._sent.events()) + self._burst
 
     def stop(self) -> None:
-        """Stops the producer; it flushes what it has."""
+        """Stop the producer, which flushes its records."""
         if self._peer is not None:
             self._peer.close(signal.SIGTERM)
             self._peer = None
@@ -138,7 +138,7 @@ class JavaLoad:
 
 
 def sent_rows(events: Sequence[Event]) -> Acknowledged:
-    """(n, partition, offset) of the events of a verifiable producer."""
+    """Return (n, partition, offset) from the events of a verifiable producer."""
     rows = []
     for event in events:
         if event.kind == "sent":
@@ -149,7 +149,7 @@ def sent_rows(events: Sequence[Event]) -> Acknowledged:
 
 
 class JavaClient:
-    """One JVM for each thing done."""
+    """A client that starts one JVM for each operation."""
 
     name = "java"
     chooses_partitions = False
@@ -170,7 +170,7 @@ class JavaClient:
         kafka_class_path()  # raises before the first test, not in it
 
     def run(self, tool: str, *arguments: str, text: str = "", check: bool = True) -> str:
-        """Runs a tool to its end and returns what it wrote.
+        """Run a tool to its end, and return its output.
 
         Raises:
             AssertionError: It failed.

@@ -1,4 +1,4 @@
-"""kcat as a client of the scenario: no admin calls, topics by auto-creation, commits by itself."""
+"""kcat as a client of the scenario: it has no admin calls, creates topics automatically, and commits by itself."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ FORMAT = '{"p":%p,"o":%o,"k":"%k","s":"%s"}\n'
 
 
 def find_kcat() -> str | None:
-    """The kcat command, if it is installed."""
+    """Return the kcat command, if it is installed."""
     return shutil.which("kcat") or shutil.which("kafkacat")
 
 
 def without_scram(properties: Properties) -> dict[str, str]:
-    """Return the same login, by PLAIN in place of SCRAM.
+    """Return the same login with PLAIN in place of SCRAM.
 
     librdkafka before 2.6.1, which Debian's kcat carries, sends a nonce by SCRAM that is not the exchange's. Kafka
     refuses it since version 4, and so does Headrace.
@@ -41,7 +41,7 @@ def without_scram(properties: Properties) -> dict[str, str]:
 
 
 def translate(line: str) -> tuple[str, Mapping[str, object]] | None:
-    """An event of kcat's output: a record on standard output, a rebalance on standard error."""
+    """Return the event of a line: a record on standard output, or a rebalance on standard error."""
     if line.startswith("{"):
         row = json.loads(line)
         return "records", {"records": [[row["p"], row["o"], row["s"]]]}
@@ -66,7 +66,7 @@ class KcatMember:
 
 
 class Kcat:
-    """One process for each thing done."""
+    """A client that starts one process for each operation."""
 
     name = "kcat"
     chooses_partitions = True
@@ -94,7 +94,7 @@ class Kcat:
         self._directory = directory
 
     def run(self, *arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
-        """Runs kcat to its end.
+        """Run kcat to its end.
 
         Raises:
             AssertionError: It failed.
@@ -111,7 +111,7 @@ class Kcat:
         return done
 
     def create_topic(self, topic: str, partitions: int) -> None:
-        """Asks for the topic's metadata until auto-creation has made it."""
+        """Request metadata of a topic until the broker has created it automatically."""
         wait_until(
             f"auto-creation of {topic}",
             lambda: f'topic "{topic}" with 6 partitions' in self.run("-L", "-t", topic).stdout,

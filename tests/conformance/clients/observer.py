@@ -1,4 +1,4 @@
-"""Looks at a cluster from outside, with librdkafka: logs, groups, committed offsets, the coordinator's own records."""
+"""Reads the state of a cluster with librdkafka: logs, groups, committed offsets, the coordinator's records."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Seen:
-    """A record as read back from the log."""
+    """A record that was read from the log."""
 
     partition: int
     offset: int
@@ -46,10 +46,10 @@ class Seen:
 
 
 def wait_until(what: str, probe: Callable[[], T | None], timeout_s: float = WAIT_S) -> T:
-    """The first result of `probe` that is neither None nor False.
+    """Return the first result of `probe` that is neither None nor False.
 
     Raises:
-        AssertionError: None came in time; says what was awaited and the last error of the probe.
+        AssertionError: There was none in time. The message has the condition and the last error of the probe.
     """
     pause = threading.Event()
     deadline = time.monotonic() + timeout_s
@@ -67,7 +67,7 @@ def wait_until(what: str, probe: Callable[[], T | None], timeout_s: float = WAIT
 
 
 class Observer:
-    """One admin client for a whole test module."""
+    """An admin client for a whole test module."""
 
     def __init__(self, bootstrap: str, properties: Properties = NO_SECURITY) -> None:
         shared = {**FAST_RECONNECT, **librdkafka(properties)}
@@ -75,7 +75,7 @@ class Observer:
         self._admin = AdminClient(self._settings)
 
     def _result(self, ask: Callable[[AdminClient], Future[T]]) -> T:
-        """The answer to a question, asked again by a new client where a restart swallowed it."""
+        """Return the response to a request. A new client repeats the request if a restart has lost it."""
 
         def probe() -> T:
             try:
@@ -92,7 +92,7 @@ class Observer:
         wait_until("the topic", lambda: self.partitions(topic) == partitions)
 
     def partitions(self, topic: str) -> int:
-        """The number of the topic's partitions, 0 if it does not exist."""
+        """Return the number of the topic's partitions; 0 if it does not exist."""
         topics = self._admin.list_topics(timeout=10).topics
         return len(topics[topic].partitions) if topic in topics else 0
 
@@ -115,7 +115,7 @@ class Observer:
             consumer.close()
 
     def read(self, topic: str) -> list[Seen]:
-        """Every record of the topic up to its end, as ordered within each partition."""
+        """Return all records of the topic. Those of one partition are in order."""
         wait_until(f"topic {topic}", lambda: self.partitions(topic) or None)
         partitions = range(self.partitions(topic))
         seen: list[Seen] = []
@@ -152,7 +152,7 @@ class Observer:
         return seen
 
     def end_offsets(self, topic: str) -> dict[int, int]:
-        """Partition -> end offset."""
+        """Return the end offsets by partition."""
         with self._consumer() as consumer:
             return {
                 p: consumer.get_watermark_offsets(TopicPartition(topic, p), 10)[1]
@@ -160,7 +160,7 @@ class Observer:
             }
 
     def committed(self, group: str, topic: str) -> dict[int, int]:
-        """Partition -> committed offset, without those never committed."""
+        """Return the committed offsets by partition."""
         asked = [ConsumerGroupTopicPartitions(group)]
         answer = self._result(lambda admin: admin.list_consumer_group_offsets(asked)[group])
         return {
@@ -170,7 +170,7 @@ class Observer:
         }
 
     def owners(self, group: str) -> tuple[str, dict[str, set[int]]]:
-        """(state, client id -> partitions) of a group, as DescribeGroups says."""
+        """Return the state of a group, and its partitions by client id, from DescribeGroups."""
         described = self._result(lambda admin: admin.describe_consumer_groups([group])[group])
         owners: dict[str, set[int]] = {}
         for member in described.members:
@@ -179,7 +179,7 @@ class Observer:
         return described.state.name, owners
 
     def wait_stable(self, group: str, members: set[str], partitions: int) -> dict[str, set[int]]:
-        """Waits until just these members share all partitions, each owning at least one."""
+        """Wait until exactly these members own all partitions, each at least one."""
         last: list[object] = [None]
 
         def probe() -> dict[str, set[int]] | None:
@@ -206,7 +206,7 @@ class Observer:
 
 @dataclass(frozen=True)
 class BatchOnDisk:
-    """The fields of a batch header that a test wants to see."""
+    """The fields of a batch header that tests check."""
 
     base_offset: int
     codec: int
@@ -215,7 +215,7 @@ class BatchOnDisk:
 
 
 def batches_on_disk(data: Path, topic: str) -> list[BatchOnDisk]:
-    """The headers of all batches of a topic in its segment files, which both targets name alike."""
+    """Return the headers of all batches of a topic from its segment files, which both brokers name alike."""
     batches: list[BatchOnDisk] = []
     for path in sorted(data.rglob(f"{topic}-[0-9]*/*.log")):
         content, position = path.read_bytes(), 0

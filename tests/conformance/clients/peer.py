@@ -1,4 +1,4 @@
-"""A client program in a process of its own: JSON lines in, JSON lines out."""
+"""A client program in a process of its own, which reads and writes JSON lines."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class PeerError(AssertionError):
 
 
 def json_event(line: str) -> tuple[str, Mapping[str, object]] | None:
-    """The event of a line of our own programs: `{"event": ..., ...}`."""
+    """Return the event of a line from one of our programs: `{"event": ..., ...}`."""
     if not line.startswith("{"):
         return None
     fields = json.loads(line)
@@ -37,7 +37,7 @@ def json_event(line: str) -> tuple[str, Mapping[str, object]] | None:
 class Peer:
     """A running client program.
 
-    Each event goes to the history too, under the peer's name.
+    Each event is also added to the history, under the name of the peer.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Peer:
             self._changed.notify_all()
 
     def send(self, **command: object) -> None:
-        """Gives the program a command."""
+        """Send a command to the program."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(command) + "\n")
@@ -112,7 +112,7 @@ class Peer:
     def wait(
         self, kind: str, timeout_s: float = CALL_TIMEOUT_S, *, since: int = 0
     ) -> Mapping[str, object]:
-        """Waits for the first event of this kind, counted from the event number `since`.
+        """Wait for the first event of a kind after the event number `since`.
 
         Raises:
             PeerError: An event `error` came instead, the program ended, or the time was over.
@@ -131,20 +131,20 @@ class Peer:
                     raise PeerError(self._describe(f"no {kind!r} in {timeout_s} s"))
 
     def call(self, reply: str, timeout_s: float = CALL_TIMEOUT_S, **command: object) -> Mapping:
-        """Gives a command and waits for its reply."""
+        """Send a command, and wait for its reply."""
         with self._changed:
             since = len(self._events)
         self.send(**command)
         return self.wait(reply, timeout_s, since=since)
 
     def kill(self) -> None:
-        """Ends the program at once, as a crash would."""
+        """Kill the program."""
         self._process.kill()
         self._process.wait()
         self._join()
 
     def close(self, number: int | None = None) -> None:
-        """Ends the program: by the end of its input, or by a signal. Kills what does not end."""
+        """End the program by the end of its input or by a signal; kill it if it does not end."""
         if self._process.poll() is None and number is not None:
             self._process.send_signal(number)
         assert self._process.stdin is not None

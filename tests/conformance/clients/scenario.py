@@ -22,7 +22,7 @@ from tests.fixtures.targets import Target
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 STORED = ("uncompressed", *CODECS[1:])
-"""Values of `compression.type` that a topic may have."""
+"""The values of `compression.type` that a topic may have."""
 CODEC_NUMBERS = {name: number for number, name in enumerate(CODECS)}
 PARTITIONS = 6
 BURST = 60
@@ -32,7 +32,7 @@ Acknowledged = list[tuple[int, int, int]]  # (n, partition, offset)
 
 
 class Member(Protocol):
-    """A running member of a group; what it says goes to the history under its name."""
+    """A running group member, whose events are added to the history under its name."""
 
     name: str
 
@@ -75,7 +75,7 @@ class Load(Protocol):
 
 
 class ProgramMember:
-    """A member that is a program of its own."""
+    """A member in a process of its own."""
 
     def __init__(self, peer: Peer, history: History) -> None:
         self.name = peer.name
@@ -91,7 +91,7 @@ class ProgramMember:
 
 
 class ProgramClient:
-    """A client that is a program speaking the JSON lines of `programs.common`."""
+    """A client that is a program with the JSON lines of `programs.common`."""
 
     chooses_partitions = True
     carries_headers = True
@@ -121,7 +121,7 @@ class ProgramClient:
         directory: Path,
         properties: Properties = NO_SECURITY,
     ) -> ProgramClient:
-        """A client whose program is a module of `programs`."""
+        """Return a client whose program is a module of `programs`."""
         command = [sys.executable, "-m", f"tests.conformance.clients.programs.{module}"]
         return cls(name, command, bootstrap, directory, properties)
 
@@ -159,7 +159,7 @@ class ProgramClient:
         return list(answer["records"])
 
     def peer(self, name: str, history: History) -> Peer:
-        """Another process of the same program."""
+        """Start another process of the same program."""
         return Peer(
             name,
             self._command,
@@ -186,7 +186,7 @@ class ProgramClient:
 def check_codec(
     client: Client, target: Target, observer: Observer, codec: str, *, idempotent: bool
 ) -> None:
-    """Produces with one codec; the records are where they were acknowledged, as they were sent, compressed as asked."""
+    """Produce with one codec; check the offsets, the contents and the compression of the records."""
     topic, partitions = f"{client.name}-{codec}-{'idempotent' if idempotent else 'plain'}", 2
     if client.chooses_partitions:  # else any number of them will do, and producing creates it
         client.create_topic(topic, partitions)
@@ -218,7 +218,7 @@ def check_codec(
 
 
 def check_stored_codec(client: Client, target: Target, observer: Observer, stored: str) -> None:
-    """Produces with every codec to a topic that has one of its own, and reads what the broker made of it."""
+    """Produce with every codec to a topic with a codec of its own; check the stored records."""
     topic, partitions = f"{client.name}-stored-{stored}", 1
     observer.create_topic(topic, partitions, {"compression.type": stored})
     acknowledged: Acknowledged = []
@@ -269,7 +269,7 @@ class BurstLoad:
             self._failure = error
 
     def burst(self) -> None:
-        """Produces one burst and waits for its acknowledgements."""
+        """Produce one burst, and wait for its acknowledgements."""
         client, first = self._client, self.next
         self.next += BURST
         self._acknowledged += client.produce(
@@ -277,10 +277,10 @@ class BurstLoad:
         )
 
     def stop(self) -> None:
-        """Ends after the current burst.
+        """Stop after the current burst.
 
         Raises:
-            BaseException: What ended the load before.
+            BaseException: The load has failed before.
         """
         self._stop.set()
         self._thread.join()
@@ -290,7 +290,7 @@ class BurstLoad:
 
 @contextlib.contextmanager
 def _members() -> Iterator[dict[str, Member]]:
-    """Members by name; those still there at the end are killed."""
+    """Yield members by name. Members that still run at the end are killed."""
     members: dict[str, Member] = {}
     try:
         yield members
@@ -300,7 +300,7 @@ def _members() -> Iterator[dict[str, Member]]:
 
 
 class GroupLife:
-    """A group of three through joins, leaves, deaths and restarts of the broker, under load."""
+    """A group of three members under load, with joins, leaves, kills and restarts of the broker."""
 
     def __init__(
         self,
@@ -317,7 +317,7 @@ class GroupLife:
         self.history = History()
 
     def run(self) -> None:
-        """Lives through it and checks everything. A failure carries what the members said."""
+        """Run all phases and check the result. The message of a failure has the events of the members."""
         try:
             self._run()
         except AssertionError as error:
@@ -351,7 +351,7 @@ class GroupLife:
 
     @contextlib.contextmanager
     def _quiet(self, load: Load) -> Iterator[None]:
-        """A time without records, for a client that drops what reaches it while it is being stopped."""
+        """Pause the load for a client that drops records while it is being stopped."""
         if not getattr(self._client, "drops_when_stopped", False):
             yield
             return
@@ -378,7 +378,7 @@ class GroupLife:
         self._target.start()
 
     def _restart(self, members: dict[str, Member], load: Load, restart: Callable[[], None]) -> None:
-        """The broker goes and comes back, under load where the client can wait for it."""
+        """Restart the broker, under load if the client can wait for it."""
         names, before = set(members), len(self.history.events())
         if not self._client.outlives_brokers:
             load.stop()
@@ -396,7 +396,7 @@ class GroupLife:
         self._wait_progress(members, before)
 
     def _crash_without_members(self, members: dict[str, Member], load: Load) -> None:
-        """kill -9: a new member begins exactly at the committed offsets, and gets only what is new."""
+        """Kill the broker; check that a new member begins at the committed offsets and gets only new records."""
         before = self._observer.committed(self.group, self.topic)
         self._crash()
         assert self._observer.committed(self.group, self.topic) == before
@@ -404,7 +404,7 @@ class GroupLife:
         self._add(members, "late")
 
     def _wait_progress(self, members: dict[str, Member], since: int | None = None) -> None:
-        """Waits until each member has got (and committed) something since now, or since that many events."""
+        """Wait until each member has got (and committed) records since now, or since a number of events."""
         seen = len(self.history.events()) if since is None else since
         kind = "committed" if self._client.tells_commits else "records"
 
@@ -444,7 +444,7 @@ def check_log(
     acknowledged: Acknowledged,
     value: Callable[[int], str],
 ) -> None:
-    """Every acknowledged record is at its offset; nothing else is there; offsets are dense and in the order sent."""
+    """Check that the log has exactly the acknowledged records, at their offsets, without gaps and in the order sent."""
     rows: dict[int, list[tuple[int, str]]] = {}
     for each in observer.read(topic):
         rows.setdefault(each.partition, []).append((each.offset, (each.value or b"").decode()))

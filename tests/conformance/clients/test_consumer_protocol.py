@@ -36,7 +36,7 @@ def server(tmp_path: Path) -> Iterator[HeadraceServer]:
 
 
 class Group:
-    """The members that run in this process, and what they have read."""
+    """The members in this process, and the records that they have read."""
 
     def __init__(self, server: HeadraceServer) -> None:
         self.server = server

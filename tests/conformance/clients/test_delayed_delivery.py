@@ -1,4 +1,4 @@
-"""Scheduled records with clients that do not know them: any producer that sets a header, any consumer.
+"""Scheduled records work with clients of other projects: any producer that sets a header, and any consumer.
 
 While no record is due, a consumer may read dozens of control records in a row: one for each batch of scheduled records.
 """
@@ -52,7 +52,7 @@ def topic(server: ServerProcess, request: pytest.FixtureRequest) -> str:
 
 @dataclass
 class Came:
-    """A record as a consumer got it."""
+    """A record that a consumer has received."""
 
     value: bytes
     timestamp_ms: int

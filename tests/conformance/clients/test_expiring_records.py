@@ -1,4 +1,4 @@
-"""Records that expire, with clients that know nothing of it: any producer that sets a header, any consumer.
+"""Records expire also with clients of other projects: any producer that sets a header, and any consumer.
 
 A consumer meets batches that have lost records, and many answers in a row that have only a batch without records.
 """
@@ -34,7 +34,7 @@ TIMEOUT_S = 60.0
 LAST = b"last"
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 Consume = Callable[[str, str, list[bytes]], None]
-"""Appends values to a list until the last one came."""
+"""A function that appends values to a list until the last one has arrived."""
 
 
 @pytest.fixture(scope="module")
@@ -255,7 +255,7 @@ def test_expired_records_are_cleaned_though_retention_is_unlimited(server: Serve
 
 
 def log_bytes(directory: Path) -> int:
-    """Return the size of a partition's segments; one that is removed meanwhile counts as empty."""
+    """Return the size of a partition's segments. A segment that is deleted meanwhile counts as empty."""
     total = 0
     for path in directory.glob("*.log"):
         with suppress(FileNotFoundError):

@@ -56,7 +56,7 @@ def read(target: Target, topic: str, isolation: str = "read_committed") -> list[
 
 
 def await_markers(target: Target, partitions: list[TopicPartition]) -> None:
-    """Wait until every transaction has ended in its partitions, too: that is soon after its end was confirmed."""
+    """Wait until every transaction has its markers in the partitions, which is soon after its confirmed end."""
     deadline = time.monotonic() + 20
     committed = headrace.Consumer(
         target.bootstrap, isolation_level="read_committed", **target.admin_properties

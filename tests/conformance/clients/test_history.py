@@ -1,4 +1,4 @@
-"""The checkers find what they are there to find."""
+"""The checkers find each kind of fault."""
 
 from __future__ import annotations
 

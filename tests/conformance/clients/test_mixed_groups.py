@@ -48,7 +48,7 @@ STRATEGIES = {
 
 
 class Crowd:
-    """The members of the group, and what they say."""
+    """The members of the group, and their events."""
 
     def __init__(self, server: HeadraceServer, directory: Path, strategy: str) -> None:
         self.server, self.directory, self.strategy = server, directory, strategy
@@ -109,7 +109,7 @@ class Crowd:
         return check_owners(self.history.events())[0]
 
     def await_owners(self) -> None:
-        """Wait until every member that is alive has partitions, and every partition an owner that is alive."""
+        """Wait until every running member owns partitions, and every partition has a running owner."""
 
         def probe() -> bool:
             owners = self.owners()
@@ -124,7 +124,7 @@ class Crowd:
 
 
 def check_owners(events: list[Event]) -> tuple[dict[int, str], list[str]]:
-    """Return who owns what at the end, and where two did at once."""
+    """Return the owners at the end, and the partitions that had two owners at a time."""
     owners: dict[int, str] = {}
     problems = []
     for event in events:

@@ -1,4 +1,4 @@
-"""Other projects' admin clients set and show the longest parameters of a topic's serde."""
+"""Admin clients of other projects set and show the longest parameters of a topic's serde."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def topic(target: Target) -> str:
 
 @pytest.fixture
 def client_id(client: BlockingClient) -> Iterator[str]:
-    """A client id of the test's own, whose quotas go when the test ends."""
+    """A client id for one test. Its quotas are removed at the end of the test."""
     name = f"client-{next(numbers)}"
     yield name
     assert client.run(alter_quotas({"client-id": name}, {PRODUCER: None, CONSUMER: None})) is None

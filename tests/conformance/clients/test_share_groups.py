@@ -1,4 +1,4 @@
-"""Consumers of share groups (KIP-932) end with an error that says that the broker has none, and do not poll on."""
+"""Consumers of share groups (KIP-932) end with an error: the broker does not support share groups."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from headrace.spark.sink.exactly_once import (
 from tests.fixtures.targets import Target
 
 PARTITIONS = 3
-"""Number of Spark partitions; the topics have fewer partitions."""
+"""The number of Spark partitions. The topics have fewer partitions."""
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def expected(*parts: tuple[int, int]) -> list[bytes]:
 
 
 def check(target: Target, options: SinkOptions, *parts: tuple[int, int]) -> None:
-    """Check that each committed value is there once. Markers may still be written after a commit has been answered."""
+    """Check that the topic has each committed value once. Markers may be written after the response to a commit."""
     place = headrace.TopicPartition(options.topic or "", 0)
     wanted = expected(*parts)
     with (

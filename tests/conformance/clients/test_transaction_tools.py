@@ -1,4 +1,4 @@
-"""Kafka's tools for transactions: what the broker stores, and what it says can be done when a transaction hangs."""
+"""Kafka's tools for transactions read the stored records, and find and end hanging transactions."""
 
 from __future__ import annotations
 

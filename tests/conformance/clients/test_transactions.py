@@ -1,4 +1,4 @@
-"""Transactions of clients: commit, abort, offsets in the transaction, and a producer that was replaced."""
+"""Transactions of clients: commit, abort, offsets in a transaction, and a fenced producer."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def create(target: Target, name: str, partitions: int) -> None:
 
 
 def config(target: Target, **settings: str) -> dict[str, Any]:
-    """Settings of a client of librdkafka."""
+    """Return the settings of a client of librdkafka."""
     return {"bootstrap.servers": target.bootstrap, **target.client_properties, **settings}
 
 
@@ -134,7 +134,7 @@ def words(line: str) -> tuple[str, dict[str, object]] | None:
 
 @contextmanager
 def java(target: Target, scratch: Path, topic: str, *arguments: str) -> Iterator[Peer]:
-    """The Java program, which ends with this."""
+    """Run the Java program in this context."""
     try:
         classes = kafka_class_path()
     except JavaUnavailableError as error:

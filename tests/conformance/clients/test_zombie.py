@@ -34,7 +34,7 @@ def client(
 
 
 def _wait_for_commit(history: History, *members: str) -> None:
-    """Waits until each of the members has said that it committed, since now."""
+    """Wait until each of the members has reported a new commit."""
     seen = len(history.events())
 
     def probe() -> bool:

@@ -1,4 +1,4 @@
-"""Our bytes against kio's and kafka-python's, over random messages of every API and version, in both directions.
+"""Our codec is compared with kio and kafka-python, with random messages of every API and version, in both directions.
 
 Both libraries cover every version of every request, response and client blob that we have a class for; were one of
 them to drop a version, the test of that version would fail, not vanish. The exceptions are the records of the
@@ -89,7 +89,7 @@ def kafka_python_class(name: str) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Return a value of either library as ours would be."""
+    """Return a value of either library in the form of our codec."""
     match value:
         case UUID():
             found: Any = value.bytes
@@ -110,7 +110,7 @@ def plain(value: Any) -> Any:
 
 
 def their_field(theirs: Any, name: str) -> Any:
-    """Return the field under the name it has over there.
+    """Return a field under its name in the other library.
 
     kio drops the unit from what it makes a timedelta or a datetime of; kafka-python shortens the names of authorized
     operations.

@@ -1,4 +1,4 @@
-"""Every command that looks at a topic or changes it, after records went through it."""
+"""Every command that reads or changes a topic, for a topic with records."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def delete(place: Place, stored: list[Sent]) -> None:
 
 
 def dead_letters(place: Place, stored: list[Sent]) -> None:
-    """Write dead letters into a dead-letter topic of the same settings, look at them, send them back, delete them."""
+    """Write dead letters into a topic with the same settings, list them, send them back, and delete them."""
     letters = f"dlq.{place.topic}"
     place.broker.create_topic(letters, configs=configs(place))
     with Producer(place.broker, serde="bytes", key_serde="bytes", partitioner="sticky") as producer:
@@ -89,7 +89,7 @@ def dead_letters(place: Place, stored: list[Sent]) -> None:
 
 
 def configs(place: Place) -> dict[str, str]:
-    """Return the topic's configuration as the case says."""
+    """Return the topic's configuration for the case."""
     case = place.case
     named = {
         "headrace.serde": case["serde"],

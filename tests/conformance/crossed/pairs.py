@@ -11,7 +11,7 @@ Bound = tuple[str, str]
 
 
 def cover(factors: Mapping[str, Sequence[str]], *, strength: int) -> list[Case]:
-    """Return rows, the same each time.
+    """Return the rows in a fixed order.
 
     Args:
         factors: The values of each factor.

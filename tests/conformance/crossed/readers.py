@@ -1,4 +1,4 @@
-"""Every way to read the records of a topic. Each returns what it has read, in whatever order."""
+"""Every way to read the records of a topic. Each reader returns the records in any order."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def embedded(place: Place, count: int) -> list[Sent]:
 
 
 def worker(place: Place, count: int) -> list[Sent]:
-    """Read by a worker that wants bytes, whatever serde the topic has."""
+    """Read with a worker that takes bytes, also if the topic names a serde."""
     found: list[Sent] = []
     app = headrace.App("unused")
 
@@ -270,7 +270,7 @@ def kcat(place: Place, count: int) -> list[Sent]:
 
 
 NO_HEADERS = (("not read", None),)
-"""Stands for headers that a reader does not show."""
+"""The value in place of headers that a reader does not return."""
 
 
 def _counted(data: bytes) -> tuple[bytes | None, bytes]:
@@ -280,7 +280,7 @@ def _counted(data: bytes) -> tuple[bytes | None, bytes]:
 
 
 def spark(place: Place, count: int) -> list[Sent]:
-    """Read by the source's own classes, without a JVM."""
+    """Read with the classes of the Spark source, without a JVM."""
     from headrace.spark.options.source import source_options
     from headrace.spark.readers.batch import HeadraceBatchReader
 
@@ -320,7 +320,7 @@ READERS: dict[str, Callable[[Place, int], list[Sent]]] = {
     "spark": spark,
 }
 TYPED = {"blocking", "aio", "embedded"}
-"""Readers that decode with the topic's serdes."""
+"""The readers that decode with the topic's serdes."""
 EMPTY_IS_NULL = {"consume"}
-"""Readers that do not distinguish an empty value from a missing one."""
+"""The readers that do not distinguish an empty value from a missing one."""
 __all__ = ["EMPTY_IS_NULL", "NO_HEADERS", "READERS", "TYPED"]

@@ -1,4 +1,4 @@
-"""The records that go through topics: their bytes fit the serde that the topic names."""
+"""The records for the topics. Their bytes fit the serde that the topic names."""
 
 from __future__ import annotations
 

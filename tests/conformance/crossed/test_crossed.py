@@ -1,4 +1,4 @@
-"""Every setting of a topic with every way to write it, to read it, and every command: bytes in are bytes out.
+"""Every setting of a topic with every writer, reader and command: readers return the written bytes.
 
 Each pair of values of two factors comes in some case. A case ends as planned, or with a refusal that stands in the
 table below. `make test` runs cases with each single value; HEADRACE_CROSSED=1 runs all pairs.

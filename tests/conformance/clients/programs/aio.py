@@ -109,7 +109,7 @@ async def consume(command: Command) -> None:
 
 
 class Member(ConsumerRebalanceListener):  # type: ignore[misc]  # untyped to mypy here
-    """A member of a group: commits what it got after each batch, and says so."""
+    """A group member that commits after each batch, and reports it."""
 
     def __init__(self, command: Command) -> None:
         self._name, self._topic = command["name"], command["topic"]

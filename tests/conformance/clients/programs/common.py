@@ -33,7 +33,7 @@ Command = dict[str, Any]
 
 
 def value_of(number: int) -> str:
-    """The value of record n: long enough to be worth compressing."""
+    """Return the value of record n, which is long enough for compression."""
     return f"{number}|" + "abcdefgh" * 12
 
 
@@ -57,11 +57,11 @@ class Commands:
         self._queue.put(None)
 
     def next(self) -> Command | None:
-        """The next command; None at the end of the input."""
+        """Return the next command; None at the end of the input."""
         return self._queue.get()
 
     def leave_asked(self) -> bool:
-        """Whether the test said `leave`, or went away."""
+        """Return whether the test sent `leave`, or has ended."""
         try:
             command = self._queue.get_nowait()
         except queue.Empty:
@@ -70,7 +70,7 @@ class Commands:
 
 
 def run(commands: Commands, actions: dict[str, Callable[[Command], None]]) -> None:
-    """Runs commands until the input ends. An exception becomes an event `error`."""
+    """Run commands until the input ends. An exception becomes an event `error`."""
     while (command := commands.next()) is not None:
         try:
             actions[command["do"]](command)

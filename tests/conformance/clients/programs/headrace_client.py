@@ -92,7 +92,7 @@ def consume(command: Command) -> None:
 
 
 class Member:
-    """A member of a group: commits what it got after each batch, and says so."""
+    """A group member that commits after each batch, and reports it."""
 
     def __init__(self, command: Command) -> None:
         self._name, self._topic = command["name"], command["topic"]
