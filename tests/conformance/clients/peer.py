@@ -138,7 +138,7 @@ class Peer:
         return self.wait(reply, timeout_s, since=since)
 
     def kill(self) -> None:
-        """Kill the program."""
+        """Send SIGKILL to the program, and wait for its end."""
         self._process.kill()
         self._process.wait()
         self._join()

@@ -1,7 +1,7 @@
 """Every setting of a topic with every writer, reader and command: readers return the written bytes.
 
-Each pair of values of two factors comes in some case. A case ends as planned, or with a refusal that stands in the
-table below. `make test` runs cases with each single value; HEADRACE_CROSSED=1 runs all pairs.
+A case succeeds, or is refused as the table below says. `make test` runs cases with each single value;
+HEADRACE_CROSSED=1 runs cases with each pair of values of two factors.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ WRITER_REFUSED: list[tuple[Callable[[Case], bool], str]] = [
     (
         lambda case: (
             _unknown(case, "key_serde") and case["writer"] in writers.TYPED - {"worker"}
-        ),  # it writes keys of bytes as they are
+        ),  # it writes keys of bytes unchanged
         "no serde is called 'elsewhere'",
     ),
     (
@@ -122,7 +122,7 @@ def test_every_reader_returns_the_records_of_every_writer(
     if _refused(
         case, TOPIC_REFUSED, lambda: broker.create_topic(place.topic, 2, configs=configs(place))
     ):
-        # The rest of the case is worth the while all the same.
+        # The rest of the case still tests something.
         place.case = case = {**case, "extra": "none"}
         broker.create_topic(place.topic, 2, configs=configs(place))
     written: list[Sent] = []
@@ -139,7 +139,7 @@ def test_every_reader_returns_the_records_of_every_writer(
 
 
 def _codecs(broker: Broker, topic: str) -> set[str]:
-    """Return the codecs of what lies in a topic."""
+    """Return the codecs of the batches in a topic."""
     found = broker._core.services.topics.require(topic)
     names = set()
     for partition in found.partitions:
@@ -160,7 +160,7 @@ def _codecs(broker: Broker, topic: str) -> set[str]:
 def _refused(
     case: Case, table: list[tuple[Callable[[Case], bool], str]], act: Callable[[], object]
 ) -> bool:
-    """Do something; return whether it was refused, as the table says that it is."""
+    """Call a function, and return whether it was refused, which the table must say."""
     expected = {text for meets, text in table if meets(case)}
     said = None
     try:
@@ -173,7 +173,7 @@ def _refused(
 
 
 def _comparable(case: Case, sent: list[Sent]) -> list[tuple[object, ...]]:
-    """Return records in an order, without what the writer does not say or the reader does not show."""
+    """Return the records sorted, without the fields that the writer does not set or the reader does not return."""
     hidden = case["writer"] == "bridge" or case["reader"] == "kcat"
     rows = []
     for each in sent:

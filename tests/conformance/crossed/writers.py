@@ -1,4 +1,4 @@
-"""Every way to write records into a topic. Each takes the case, and says which records it has written."""
+"""Every way to write records into a topic. Each writer takes the case, and returns the records that it has written."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from tests.fixtures.command_line import Done, run_command
 with warnings.catch_warnings():
     warnings.simplefilter(
         "ignore", DeprecationWarning
-    )  # kafka-python reads its schemas in an old way
+    )  # kafka-python reads its schemas with a deprecated call
     import kafka as kafka  # noqa: PLC0414 - readers take it from here
 
 REGION = "us-east-1"
 
 
 class RefusedError(Exception):
-    """A command or client has refused the case, in words."""
+    """A command or client has refused the case with a message."""
 
 
 @dataclass
 class Place:
-    """The broker, the fake of AWS and the topic of one case."""
+    """The broker, the simulated AWS and the topic of one case."""
 
     broker: Broker
     aws: FakeAws
@@ -53,7 +53,7 @@ class Place:
         """Run a command.
 
         Raises:
-            RefusedError: It has failed.
+            RefusedError: The command has failed.
         """
         keys = {"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any"}
         environment = {"HEADRACE_BOOTSTRAP": self.broker.bootstrap, **keys}
@@ -117,7 +117,7 @@ def _properties(place: Place) -> dict[str, Any]:
 
 
 def typed(place: Place, each: Sent) -> tuple[Any, Any]:
-    """Return key and value as a program has them that obeys the topic's serdes."""
+    """Return the key and value as a program passes them that uses the topic's serdes."""
     key = resolve_serde(_known(place.case["key_serde"])).deserialize(each.key)
     if each.value is None:
         return key, None
@@ -180,7 +180,7 @@ def embedded(place: Place) -> list[Sent]:
 
 
 def worker(place: Place) -> list[Sent]:
-    """Write from a handler, by `context.publish`."""
+    """Write from a handler with `context.publish`."""
     app = headrace.App("unused")
     source = f"{place.topic}.in"
     place.broker.create_topic(source)
@@ -210,7 +210,7 @@ def bridge(place: Place) -> list[Sent]:
 
 
 ANY_HEADERS = (("any", None),)
-"""Stands for headers that are the writer's own."""
+"""The value in place of headers that the writer adds itself."""
 
 
 def confluent(place: Place) -> list[Sent]:
@@ -272,7 +272,7 @@ def _without_null_headers(sent: Sequence[Sent]) -> list[Sent]:
 
 
 def kcat(place: Place) -> list[Sent]:
-    """Write by kcat, which takes a key or value that is empty for null."""
+    """Write with kcat, which sends an empty key or value as null."""
     sent = [
         each._replace(headers=(("a", b"1"),)) for each in place.records if each.value and each.key
     ]

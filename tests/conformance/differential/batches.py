@@ -1,4 +1,4 @@
-"""Batches to send: good ones, and good ones with something wrong in them."""
+"""Batches to send: valid ones, and valid ones in which one thing is wrong."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def batch(
     timestamp_ms: int = OLD_MS,
     step_ms: int = 0,
 ) -> bytes:
-    """Return a batch of records with these values, b"v" if there are none."""
+    """Return a batch of records with these values; without values, of one record with the value b"v"."""
     records = [
         (b"k", value, (), timestamp_ms + step_ms * number)
         for number, value in enumerate(values or (b"v",))
@@ -53,6 +53,6 @@ def patched(raw: bytes, *changes: tuple[tuple[int, str], int], crc: bool = True)
 
 
 def with_payload(raw: bytes, payload: bytes) -> bytes:
-    """Return a batch with other bytes where the records are."""
+    """Return a batch with other bytes in place of the records."""
     body = raw[:61] + payload
     return patched(body, (LENGTH, len(body) - 12))

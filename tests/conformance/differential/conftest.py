@@ -18,7 +18,7 @@ from tests.fixtures.targets import HEADRACE_TEST_SETTINGS, HeadraceServer, Targe
 
 WARM_UP_S = 30
 SETTINGS = {"group.max.size": "5", "offset.metadata.max.bytes": "100"}
-AT_ONCE = {"group.consumer.assignment.interval.ms": "0"}  # Headrace never puts off an assignment
+AT_ONCE = {"group.consumer.assignment.interval.ms": "0"}  # Headrace never delays an assignment
 
 
 def _broker(target: Target) -> Broker:
@@ -27,7 +27,7 @@ def _broker(target: Target) -> Broker:
 
 
 def _warm_up(broker: Broker) -> None:
-    """Wait until the broker hands out producer ids and coordinates groups, which a new Kafka does not at once."""
+    """Wait until the broker gives out producer ids and coordinates groups, which a new Kafka does not do at once."""
     peer = Peer(
         broker.name, broker.address, {22: (0, 4), 10: (0, 4), 2: (1, 1), 15: (0, 0), 3: (0, 9)}
     )
@@ -39,12 +39,12 @@ def _warm_up(broker: Broker) -> None:
                 FindCoordinatorRequest(coordinator_keys=["warm"]), 4
             ).coordinators
         ):
-            assert time.monotonic() < deadline, f"{broker.name} does not get ready"
+            assert time.monotonic() < deadline, f"{broker.name} did not become ready"
             time.sleep(0.05)
         peer.await_leaders(OFFSETS_TOPIC)
         groups = DescribeGroupsRequest(groups=[f"warm-{number}" for number in range(40)])
         while any(group.error_code for group in peer.quiet(groups, 0).groups):
-            assert time.monotonic() < deadline, f"{broker.name} does not load its groups"
+            assert time.monotonic() < deadline, f"{broker.name} did not load its groups"
             time.sleep(0.05)
     finally:
         peer.close()

@@ -150,16 +150,16 @@ class Member:
     members: tuple[str, ...] = ()
 
     def join(self, label: str = "joins", *, version: int = 9, **options: Any) -> None:
-        """Join, with the id that the broker wants to be repeated; waits for the answer."""
+        """Join with the id that the broker gives out, and wait for the answer."""
         self.send_join(label, version=version, **options)
         self.joined()
 
     def send_join(self, label: str = "joins", *, version: int = 9, **options: Any) -> None:
-        """Send JoinGroup; when the broker hands out an id first, take it."""
+        """Send JoinGroup; if the broker first gives out an id, use it."""
         options.setdefault("instance", self.instance)
         if not self.member_id and version >= 4 and options["instance"] is None:
             request = join(self.group, **options)
-            answer = self.peer.ask(f"{self.name} asks for an id", request, version, on=self.name)
+            answer = self.peer.ask(f"{self.name} requires an id", request, version, on=self.name)
             self.member_id = answer.member_id
             if answer.error_code != MEMBER_ID_REQUIRED:
                 raise AssertionError(answer)

@@ -1,4 +1,4 @@
-"""Responses in a form in which two brokers can be compared: what must differ becomes a symbol.
+"""Responses in a form in which two brokers can be compared: values that must differ become symbols.
 
 Member ids, topic ids, producer ids, the broker's address and clock differ between any two brokers. They are replaced
 by what they are ("a member", "the second producer"), so that confusing two of them still shows.
@@ -23,11 +23,11 @@ IDENTITY_FIELDS = (
     ("topic", "name", "topic_name", "resource_name", "group_id", "key", "member_id", "api_key"),
     ("partition", "partition_index", "index", "resource_type", "source"),
 )
-"""Fields that say which element of a list this is, rather than something about it."""
+"""Fields that identify an element of a list."""
 
 
 class Symbols:
-    """The names that one scenario gives to what one broker makes up."""
+    """The symbols of one scenario for the values that one broker chooses."""
 
     def __init__(self, own_address: tuple[str, int], started_ms: int) -> None:
         self._own_address = own_address
@@ -35,7 +35,7 @@ class Symbols:
         self._known: dict[tuple[str, Any], str] = {}
 
     def of(self, kind: str, value: Any) -> str:
-        """Return the symbol of a value: the kind and in which place it was seen first."""
+        """Return the symbol of a value: its kind and a number, in the order in which values were first seen."""
         number = sum(known == kind for known, _ in self._known)
         return self._known.setdefault((kind, value), f"<{kind} {number}>")
 
@@ -44,22 +44,22 @@ class Symbols:
         self._known.setdefault((kind, value), symbol)
 
     def time(self, value: int) -> int | str:
-        """Return "now" for a time of this run."""
+        """Return "now" if the time is within this run."""
         return "<now>" if value >= self._started_ms - 60_000 else value
 
     def address(self, host: str, port: int) -> tuple[str, int | str]:
-        """Return the symbol of the broker's own address, and any other as it is."""
+        """Return the symbol of the broker's own address; return any other address unchanged."""
         return ("<host>", "<port>") if (host, port) == self._own_address else (host, port)
 
 
 def normal(value: Any, symbols: Symbols) -> Normal:
-    """Return a message as plain values with symbols in it."""
+    """Return a message as plain values and symbols."""
     if isinstance(value, Structure):
         return _structure(value, symbols)
     if isinstance(value, list | tuple):
         items = [normal(item, symbols) for item in value]
         if items and all(isinstance(item, dict) for item in items):
-            # Which of several topics comes first in an answer is the order of a hash map in Kafka.
+            # The order of the topics in an answer of Kafka is the order of a hash map.
             return sorted(items, key=lambda item: tuple(map(repr, identity(item))))
         return items
     if isinstance(value, memoryview | bytearray):
@@ -80,7 +80,7 @@ def _structure(value: Structure, symbols: Symbols) -> dict[str, Normal]:
     if "host" in fields and "port" in fields:
         fields["host"], fields["port"] = symbols.address(fields["host"], fields["port"])
     if fields.get("error_code"):
-        # What went wrong is said in words of one's own, and by Kafka often not at all.
+        # Error messages differ between the brokers, and Kafka often sends none.
         fields.pop("error_message", None)
     return {
         name: SPECIAL[name](field, symbols) if name in SPECIAL else normal(field, symbols)
@@ -157,7 +157,7 @@ SPECIAL: dict[str, Callable[[Any, Symbols], Normal]] = {
 
 
 def differences(left: Normal, right: Normal, path: str = "") -> Iterator[tuple[str, str, str]]:
-    """Yield where two normal forms differ: the path, and the values as text."""
+    """Yield the differences between two normal forms: the path, and the values as text."""
     left, right = _by_name(left, right)
     if isinstance(left, dict) and isinstance(right, dict):
         for name in {**left, **right}:
@@ -171,7 +171,7 @@ def differences(left: Normal, right: Normal, path: str = "") -> Iterator[tuple[s
 
 
 def _by_name(left: Normal, right: Normal) -> tuple[Normal, Normal]:
-    """Turn two lists into dicts, by what their elements are if these say so, or by position."""
+    """Turn two lists into dicts; the keys are the identity fields of the elements, or else their positions."""
     if not isinstance(left, list) or not isinstance(right, list):
         return left, right
     both = [*left, *right]

@@ -82,7 +82,7 @@ VERSIONS: Final = (
         18,
         "Requests use the names of topics, not their ids. The other fields concern replicas, and there are none.",
     ),
-    Older(ApiKey.LIST_OFFSETS, 11, "There is no tiered storage to ask for."),
+    Older(ApiKey.LIST_OFFSETS, 11, "There is no tiered storage."),
     Older(ApiKey.OFFSET_COMMIT, 10, "Requests use the names of topics, not their ids."),
     Older(ApiKey.OFFSET_FETCH, 10, "Requests use the names of topics, not their ids."),
 )

@@ -53,8 +53,7 @@ class ConsumerMember(ABC):
         self.rejoin = False
         """Whether the next call of the program must prepare for another assignment, and call `join`."""
         self.lost: str | None = None
-        """The reason why the member has lost its partitions; the next call of the program gives them up. None if it has
-        not."""
+        """Why the member has lost its partitions, which the next call of the program gives up; None if it has not."""
         self.arrived: NewAssignment | None = None
         """The assignment that the next call of the program must take over; None if there is none."""
         self.stopping = False

@@ -74,17 +74,8 @@ def ask_coordinator(
     """Send a request to the coordinator of a group, and return its response.
 
     If the coordinator has moved, is loading or cannot be reached, this looks it up and retries. The caller handles
-    every other error code.
-
-    Args:
-        state: The client's state.
-        group: The group's name.
-        request: The request.
-        response_type: The class of the response.
-        error_of: Returns the error code of the response for the group.
-        timeout_ms: Milliseconds that the coordinator may take; None is `request.timeout.ms`.
-        attempts: The largest number of attempts; None retries until the deadline.
-        channel: The channel of the connection.
+    every other error code. `error_of` returns the error code of a response for the group. If `timeout_ms` is None, it
+    is `request.timeout.ms`; if `attempts` is None, the flow retries until the deadline.
     """
     backoff = state.backoff()
     while True:

@@ -1,4 +1,4 @@
-"""The same program runs with the asyncio and the blocking consumer, in process and over TCP."""
+"""The asyncio and the blocking consumer behave alike, in process and over TCP."""
 
 from __future__ import annotations
 
