@@ -12,6 +12,7 @@ from headrace.clients.arguments import (
     Count,
     Int32,
     OffsetNumber,
+    checked,
     checks_arguments,
     shown,
     unchecked,
@@ -413,6 +414,7 @@ class Broker:
         self._runtime.advance(duration_ms)
 
     @uninterrupted
+    @checked
     def listen(self, address: str = "127.0.0.1:0", *, insecure: bool = False) -> str:
         """Serve the broker over TCP, too: clients in other processes can connect. Local clients continue as before.
 

@@ -99,7 +99,7 @@ class Fault:
 
     api: ApiKey
     kind: str
-    """drop: close the connection; drop_after: execute, then close; silence: never respond; code: respond with an error."""
+    """drop: close the connection; drop_after: execute, then close; silence: send no response; code: send an error."""
     code: ErrorCode = ErrorCode.NONE
 
 

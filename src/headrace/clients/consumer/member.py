@@ -53,7 +53,7 @@ class ConsumerMember(ABC):
         self.rejoin = False
         """Whether the next call of the program must prepare for another assignment, and call `join`."""
         self.lost: str | None = None
-        """Why the member has lost its partitions, which the next call of the program gives up; None if it has not."""
+        """The reason of a loss of all partitions, until the next call of the program has given them up."""
         self.arrived: NewAssignment | None = None
         """The assignment that the next call of the program must take over; None if there is none."""
         self.stopping = False
