@@ -152,7 +152,7 @@ def _docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
                 text = statement.value.value
                 if isinstance(text, str):
                     yield statement.lineno, text
-            bodies.extend(getattr(statement, name, ()) for name in _BLOCKS)
+            bodies.extend(getattr(statement, name, []) for name in _BLOCKS)
 
 
 _CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")

@@ -284,7 +284,7 @@ def test_a_listener_that_never_answers_the_handshake_is_given_up() -> None:
                 await driver.connect()
 
         address = f"127.0.0.1:{mute.getsockname()[1]}"
-        run_with(address, body, socket_connection_setup_timeout_ms=50)
+        run_with(address, body, socket_connection_setup_timeout_ms=500)
 
 
 def test_closing_while_a_connection_is_being_opened() -> None:
