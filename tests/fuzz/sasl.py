@@ -12,7 +12,7 @@ from headrace.errors import ErrorCode
 from headrace.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from headrace.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from headrace.security.mechanisms import SaslClient, SaslError, SaslServer
-from headrace.security.oauthbearer import Identity, OAuthBearerClient, OAuthBearerServer
+from headrace.security.oauthbearer import OAuthBearerClient, OAuthBearerServer, TokenIdentity
 from headrace.security.plain import PlainClient, PlainServer
 from headrace.security.scram import (
     ScramClient,
@@ -30,10 +30,10 @@ def _credential(mechanism: ScramMechanism) -> ScramCredential:
     return credential_of("secret", mechanism, 4096, b"salt")
 
 
-def _verify(token: str) -> Identity:
+def _verify(token: str) -> TokenIdentity:
     if token != "good":
         raise SaslError("not the token")
-    return Identity("alice", 0)
+    return TokenIdentity("alice", 0)
 
 
 def _sides(chance: Random) -> tuple[SaslClient, SaslServer]:

@@ -47,4 +47,4 @@ class ApiModule(Protocol):
 
     @property
     def handle(self) -> Handler[Any, Any]:
-        """The function that handles the requests."""
+        """The function that handles the requests. A test compares its annotation with the API's class of requests."""

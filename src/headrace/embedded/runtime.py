@@ -41,14 +41,13 @@ from headrace.errors import ClosedError
 from headrace.forking import FORKED, disown_in_children
 from headrace.protocol.codec import Message
 from headrace.protocol.frame import RequestHeader
+from headrace.types import NEVER_MS
 
 if TYPE_CHECKING:
     from headrace.clients.partitioners import Partitioner
     from headrace.embedded.shared_partitioners import TopicPartitioners
     from headrace.registers import Named
 
-_NEVER_MS: Final = 1 << 62
-"""A time in milliseconds that never comes."""
 _LONGEST_WAIT_MS: Final = 60_000
 """The longest time in milliseconds that a thread waits before it looks for due work again."""
 JOIN_S: Final = 5.0
@@ -448,7 +447,7 @@ class BrokerRuntime:
         while not self._closed:
             until_ms = self.pump()
             if not self._call_back():
-                self.sleeps_until_ms = _NEVER_MS if until_ms is None else until_ms
+                self.sleeps_until_ms = NEVER_MS if until_ms is None else until_ms
                 return self._seconds_until(until_ms)
         return None
 

@@ -22,7 +22,7 @@ _EXTENSION_VALUE: Final = re.compile(r"[\x21-\x7e \t\r\n]*")
 _INVALID_TOKEN: Final = b'{"status":"invalid_token"}'
 
 
-class Identity(NamedTuple):
+class TokenIdentity(NamedTuple):
     """The claims of a verified token."""
 
     user: str
@@ -79,7 +79,7 @@ class OAuthBearerServer:
     mechanism: Final = OAUTHBEARER
     costly: Final = False
 
-    def __init__(self, verify: Callable[[str], Identity]) -> None:
+    def __init__(self, verify: Callable[[str], TokenIdentity]) -> None:
         """Begin an exchange. `verify` returns the identity in a token, or raises SaslError."""
         self._verify = verify
         self.refusal: SaslError | None = None

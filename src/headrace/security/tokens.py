@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from headrace.errors import ConfigError
 from headrace.security.mechanisms import SaslError
-from headrace.security.oauthbearer import Identity
+from headrace.security.oauthbearer import TokenIdentity
 
 _ALGORITHMS: Final = {
     "RSA": ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
@@ -91,7 +91,7 @@ class KeySet:
     def __len__(self) -> int:
         return len(self._keys)
 
-    def verify(self, token: str, rules: TokenRules, now_ms: int) -> Identity:
+    def verify(self, token: str, rules: TokenRules, now_ms: int) -> TokenIdentity:
         """Return the user of a token, and when the token expires.
 
         Raises:
@@ -154,7 +154,7 @@ def _usable(data: Any) -> tuple[Any, tuple[str, ...]] | None:
     return key, algorithms
 
 
-def _identity(claims: Mapping[str, Any], rules: TokenRules, now_ms: int) -> Identity:
+def _identity(claims: Mapping[str, Any], rules: TokenRules, now_ms: int) -> TokenIdentity:
     skew_s, now_s = rules.clock_skew_s, now_ms / 1000
     expires_s = _time(claims, "exp")
     if expires_s is None:
@@ -173,7 +173,7 @@ def _identity(claims: Mapping[str, Any], rules: TokenRules, now_ms: int) -> Iden
         raise SaslError(f"the token names no user ({rules.user_claim})")
     if not user.isprintable():
         raise SaslError("the name of the token's user has characters that cannot be shown")
-    return Identity(user, int((expires_s + skew_s) * 1000))
+    return TokenIdentity(user, int((expires_s + skew_s) * 1000))
 
 
 def _time(claims: Mapping[str, Any], name: str) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import ModuleType
+from typing import get_type_hints
 
 import pytest
 
@@ -121,6 +122,11 @@ def test_a_module_says_what_it_serves(module: ModuleType):
     assert title.startswith(f"{name} (API key {int(module.API_KEY)}), version")
     assert str(served) in title
     assert "Behaviour:" in (module.__doc__ or "")
+
+
+@every_module
+def test_a_handler_takes_the_requests_of_its_api(module: ModuleType):
+    assert get_type_hints(module.handle)["request"] is request_class(module.API_KEY)
 
 
 @pytest.mark.parametrize("version", range(5))

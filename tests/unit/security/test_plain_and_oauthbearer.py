@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.security.mechanisms import SaslError
-from headrace.security.oauthbearer import Identity, OAuthBearerClient, OAuthBearerServer
+from headrace.security.oauthbearer import OAuthBearerClient, OAuthBearerServer, TokenIdentity
 from headrace.security.plain import PlainClient, PlainServer
 
 
@@ -62,10 +62,10 @@ class TestPlain:
         assert not client.done
 
 
-def verify(token: str) -> Identity:
+def verify(token: str) -> TokenIdentity:
     if token != "good.token":
         raise SaslError("the token is not valid")
-    return Identity("alice", 1000)
+    return TokenIdentity("alice", 1000)
 
 
 class TestOAuthBearer:

@@ -33,7 +33,7 @@ from headrace.protocol.codec import Message
 from headrace.protocol.messages.sasl_authenticate import SaslAuthenticateResponse
 from headrace.protocol.messages.sasl_handshake import SaslHandshakeResponse
 from headrace.security.mechanisms import OAUTHBEARER, PLAIN, SaslError, SaslServer
-from headrace.security.oauthbearer import Identity, OAuthBearerServer
+from headrace.security.oauthbearer import OAuthBearerServer, TokenIdentity
 from headrace.security.plain import PlainServer
 from headrace.security.principal import Principal
 from headrace.security.scram import ScramMechanism, ScramServer
@@ -324,7 +324,7 @@ class Authenticator:
         named = users.get(user)
         return fits if named is None else compare_digest(named.encode(), password.encode())
 
-    def _verify(self, token: str, config: BrokerSecurityConfig, now_ms: int) -> Identity:
+    def _verify(self, token: str, config: BrokerSecurityConfig, now_ms: int) -> TokenIdentity:
         url = config.sasl_oauthbearer_jwks_endpoint_url
         keys = self._keys.get(url)
         if keys is None:

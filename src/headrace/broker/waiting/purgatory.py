@@ -26,7 +26,7 @@ EXPIRED_PER_ROUND: Final = 500
 """The greatest number of operations that expire in one round."""
 
 
-class Delayed(Protocol):
+class DelayedOperation(Protocol):
     """A delayed operation with a deadline."""
 
     def __hash__(self) -> int:
@@ -42,7 +42,7 @@ class Purgatory:
     __slots__ = ("_completions", "_deadlines", "_reads", "_reads_left", "has_delivered", "notices")
 
     def __init__(self) -> None:
-        self._deadlines: Deadlines[Delayed] = Deadlines()
+        self._deadlines: Deadlines[DelayedOperation] = Deadlines()
         self._completions: deque[Callable[[], None]] = deque()
         self._reads: deque[tuple[int, Callable[[], None]]] = deque()
         self._reads_left = READS_PER_ROUND
@@ -59,23 +59,23 @@ class Purgatory:
         """The time at which the next operation expires; 0, which means at once, while reads or checks are pending."""
         return 0 if self._reads or self.notices else self._deadlines.next_ms
 
-    def add(self, operation: Delayed, deadline_ms: int) -> None:
+    def add(self, operation: DelayedOperation, deadline_ms: int) -> None:
         """Add an operation with its deadline."""
         self._deadlines.set(operation, deadline_ms)
 
-    def complete(self, operation: Delayed, deliver: Callable[[], None]) -> None:
+    def complete(self, operation: DelayedOperation, deliver: Callable[[], None]) -> None:
         """Remove the deadline of an operation. `deliver` is called when no state is being changed."""
         self._deadlines.cancel(operation)
         self._completions.append(deliver)
 
     def complete_by_reading(
-        self, operation: Delayed, partitions: int, deliver: Callable[[], None]
+        self, operation: DelayedOperation, partitions: int, deliver: Callable[[], None]
     ) -> None:
         """Remove the deadline of an operation. This or a later round calls `deliver`, which reads `partitions`."""
         self._deadlines.cancel(operation)
         self._reads.append((max(1, partitions), deliver))
 
-    def forget(self, operation: Delayed) -> None:
+    def forget(self, operation: DelayedOperation) -> None:
         """Remove an operation whose response was cancelled."""
         self._deadlines.cancel(operation)
 

@@ -36,6 +36,7 @@ from headrace.clients.network.pool import Pool
 from headrace.clock import SteadyClock, boot_ns
 from headrace.errors import ClosedError
 from headrace.forking import FORKED, disown_in_children
+from headrace.types import NEVER_MS
 
 T = TypeVar("T")
 
@@ -47,8 +48,6 @@ LONGEST_WAIT_MS: Final = 60_000
 """The longest single wait of a thread, in milliseconds."""
 JOIN_S: Final = 5.0
 """Seconds for which `close` waits for the background thread, which may be running a callback."""
-NEVER_MS: Final = 1 << 62
-"""A time that never comes."""
 
 
 class TcpBlockingDriver:

@@ -11,10 +11,10 @@ from headrace.testing.kinesis.errors import in_use, invalid, not_found
 from headrace.testing.kinesis.limits import Window
 from headrace.testing.kinesis.numbers import uniform_ranges
 from headrace.testing.kinesis.shard import Shard
+from headrace.types import NEVER_MS
 
 ACCOUNT: Final = "000000000000"
 HOUR_MS: Final = 3_600_000
-_NEVER: Final = 1 << 62
 CREATING: Final = "CREATING"
 ACTIVE: Final = "ACTIVE"
 UPDATING: Final = "UPDATING"
@@ -52,7 +52,7 @@ class Stream:
         self._records = 0
         self._due: tuple[int, Callable[[int], object]] | None = None
         self._wanted = shards
-        self._first_closed_ms = _NEVER
+        self._first_closed_ms = NEVER_MS
         self._routes: list[Shard] = []
         """The open shards by hash key; empty if they have to be computed again."""
 
@@ -82,7 +82,7 @@ class Stream:
     def _note_closed(self) -> None:
         self._routes = []
         closed = [shard.closed_ms for shard in self.shards.values() if shard.closed_ms is not None]
-        self._first_closed_ms = min(closed, default=_NEVER)
+        self._first_closed_ms = min(closed, default=NEVER_MS)
 
     def horizon_ms(self, now_ms: int) -> int:
         """Return the arrival time of the oldest records that are kept."""
