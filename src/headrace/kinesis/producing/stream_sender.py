@@ -39,7 +39,9 @@ class StreamSender:
         self._calls: set[asyncio.Task[None]] = set()
         self._timer: asyncio.Handle | None = None
         self._timer_ms = 0
+        """The time of the timer, in milliseconds of the event loop's clock."""
         self._mapping = False
+        """Whether a call that lists the shards is in flight."""
 
     async def end(self) -> None:
         """Cancel the calls, and give up the records that are left."""

@@ -20,9 +20,11 @@ class Budget:
         self._shard_bytes = settings.shard_bytes
         self._worker_bytes = settings.worker_bytes
         self._own_bytes = 0
+        """The bytes of each shard's own part."""
         self._held: dict[Hashable, int] = {}
         self._reserved: dict[Hashable, int] = {}
         self._shared_used = 0
+        """The bytes of the shared part that are held or reserved."""
 
     @property
     def held_bytes(self) -> int:
