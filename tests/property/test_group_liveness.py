@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.simulation.groups.defences import DEFENCES, without
 from tests.simulation.groups.liveness import Liveness, run_seed
-from tests.simulation.groups.mutants import MUTANTS, without
 
 pytestmark = pytest.mark.slow  # not in `make check`
 
@@ -40,7 +40,7 @@ def test_a_seed_determines_its_history() -> None:
     assert runs[0].history.counts == runs[1].history.counts
 
 
-@pytest.mark.parametrize("defence", MUTANTS)
+@pytest.mark.parametrize("defence", DEFENCES)
 def test_a_missing_defence_is_found(defence: str) -> None:
     first = FIRST.get(defence, 0)
     with without(defence):

@@ -7,9 +7,9 @@ from unittest.mock import patch
 
 import pytest
 
+from tests.simulation.leases.defences import DEFENCES, broken
 from tests.simulation.leases.knobs import draw
 from tests.simulation.leases.lease_simulation import LeaseSimulation, run_seed
-from tests.simulation.leases.mutants import MUTANTS, broken
 
 SEEDS = range(23)
 """The seeds of the runs. They include every fault, and groups without faults."""
@@ -65,7 +65,7 @@ def test_members_that_begin_together_have_their_shares_within_a_few_scans() -> N
         assert [len(list(member.core.held)) for member in told.processes] == [2, 2], seed
 
 
-@pytest.mark.parametrize("rule", MUTANTS)
+@pytest.mark.parametrize("rule", DEFENCES)
 def test_a_broken_rule_of_leases_is_noticed(rule: str) -> None:
     first = FIRST.get(rule, 0)
     with broken(rule):

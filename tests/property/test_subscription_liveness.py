@@ -25,7 +25,7 @@ from headrace.protocol.messages.incremental_alter_configs import (
 )
 from headrace.types import TopicPartition
 from tests.fixtures.consumer_simulation import ConsumerSimulation, Program
-from tests.simulation.groups.mutants import without
+from tests.simulation.groups.defences import without
 
 pytestmark = pytest.mark.slow  # not in `make check`
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 from tests.simulation import runner
+from tests.simulation.groups.defences import DEFENCES, without
 from tests.simulation.groups.liveness import Liveness, LivenessError, run_seed
-from tests.simulation.groups.mutants import MUTANTS, without
 
 
 def trace(seed: int) -> bool:
@@ -26,7 +26,7 @@ def trace(seed: int) -> bool:
 
 
 SIMULATION = runner.Simulation(
-    "tests.simulation.groups", __doc__, run_seed, trace, MUTANTS, without
+    "tests.simulation.groups", __doc__, run_seed, trace, DEFENCES, without
 )
 
 if __name__ == "__main__":

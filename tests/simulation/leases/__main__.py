@@ -6,8 +6,8 @@ import sys
 import traceback
 
 from tests.simulation import runner
+from tests.simulation.leases.defences import DEFENCES, broken
 from tests.simulation.leases.lease_simulation import LeaseSimulation, run_seed
-from tests.simulation.leases.mutants import MUTANTS, broken
 
 
 def trace(seed: int) -> bool:
@@ -25,7 +25,9 @@ def trace(seed: int) -> bool:
     return bool(problem)
 
 
-SIMULATION = runner.Simulation("tests.simulation.leases", __doc__, run_seed, trace, MUTANTS, broken)
+SIMULATION = runner.Simulation(
+    "tests.simulation.leases", __doc__, run_seed, trace, DEFENCES, broken
+)
 
 if __name__ == "__main__":
     sys.exit(runner.main(SIMULATION))

@@ -36,7 +36,7 @@ def _upgrade_that_is_content(shard: Any, classic: Any) -> tuple[ConsumerGroup, U
     return group, upgraded
 
 
-MUTANTS: Final[dict[str, list[Any]]] = {
+DEFENCES: Final[dict[str, list[Any]]] = {
     "a regular expression is forgotten with its last member": [
         patch.object(ConsumerGroup, "replay", _remembers_what_was_resolved)
     ],
@@ -59,6 +59,6 @@ MUTANTS: Final[dict[str, list[Any]]] = {
 def without(defence: str) -> AbstractContextManager[object]:
     """Return a context manager that switches one defence off."""
     stack = ExitStack()
-    for each in MUTANTS[defence]:
+    for each in DEFENCES[defence]:
         stack.enter_context(each)
     return stack

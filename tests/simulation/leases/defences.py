@@ -28,7 +28,7 @@ def _from_the_reply(self: Any, request: Any, sent_ms: int, now_ms: int, *answer:
     return _on_reply(self, request, counted_ms, now_ms, *answer)
 
 
-def _silence_is_consent(self: Any, request: Any, sent_ms: int, now_ms: int, *answer: Any) -> Any:
+def _no_answer_is_success(self: Any, request: Any, sent_ms: int, now_ms: int, *answer: Any) -> Any:
     outcome, wall_ms = answer
     held = self._holdings.get(request.key) if isinstance(request, Renew) else None
     if outcome is UNKNOWN and held is not None and held.lease.epoch == request.epoch:
@@ -36,11 +36,11 @@ def _silence_is_consent(self: Any, request: Any, sent_ms: int, now_ms: int, *ans
     return _on_reply(self, request, sent_ms, now_ms, outcome, wall_ms)
 
 
-def _whoever_asks(row: Any, _owner: str, _epoch: int, beat: int, **write: Any) -> Any:
+def _any_owner(row: Any, _owner: str, _epoch: int, beat: int, **write: Any) -> Any:
     return _renewed(row, row.owner, row.epoch, max(beat, row.beat + 1), **write)
 
 
-def _whenever_it_comes(row: Any, owner: str, epoch: int, beat: int, **write: Any) -> Any:
+def _any_number(row: Any, owner: str, epoch: int, beat: int, **write: Any) -> Any:
     return _renewed(row, owner, epoch, max(beat, row.beat + 1), **write)
 
 
@@ -104,7 +104,7 @@ def _by_the_wall(self: Any, seen: Any, now_ms: int) -> bool:
     return bool(mine_ms < written_ms + self._settings.duration_ms)
 
 
-MUTANTS: dict[str, list[Any]] = {
+DEFENCES: dict[str, list[Any]] = {
     "the deadline is looked at before each record": [
         patch.object(HeldLease, "is_valid", _always_valid)
     ],
@@ -112,13 +112,13 @@ MUTANTS: dict[str, list[Any]] = {
         patch.object(LeaseCore, "on_reply", _from_the_reply)
     ],
     "a request without an answer proves nothing": [
-        patch.object(LeaseCore, "on_reply", _silence_is_consent)
+        patch.object(LeaseCore, "on_reply", _no_answer_is_success)
     ],
     "a checkpoint is conditional on owner and epoch": [
-        patch.object(writes, "renewed", _whoever_asks)
+        patch.object(writes, "renewed", _any_owner)
     ],
     "a late checkpoint is recognised by its number": [
-        patch.object(writes, "renewed", _whenever_it_comes)
+        patch.object(writes, "renewed", _any_number)
     ],
     "a lease is taken only if its beat is as it was seen": [
         patch.object(writes, "taken", _epoch_alone)
@@ -154,6 +154,6 @@ def broken(rule: str) -> AbstractContextManager[Any]:
     """Return a context manager that breaks a rule."""
     _STAMPS.clear()
     stack = ExitStack()
-    for change in MUTANTS[rule]:
+    for change in DEFENCES[rule]:
         stack.enter_context(change)
     return stack
