@@ -114,12 +114,8 @@ DEFENCES: dict[str, list[Any]] = {
     "a request without an answer proves nothing": [
         patch.object(LeaseCore, "on_reply", _no_answer_is_success)
     ],
-    "a checkpoint is conditional on owner and epoch": [
-        patch.object(writes, "renewed", _any_owner)
-    ],
-    "a late checkpoint is recognised by its number": [
-        patch.object(writes, "renewed", _any_number)
-    ],
+    "a checkpoint is conditional on owner and epoch": [patch.object(writes, "renewed", _any_owner)],
+    "a late checkpoint is recognised by its number": [patch.object(writes, "renewed", _any_number)],
     "a lease is taken only if its beat is as it was seen": [
         patch.object(writes, "taken", _epoch_alone)
     ],
