@@ -1,4 +1,4 @@
-"""Settings of the test estate that nobody reads, or that nobody can know of."""
+"""Settings of the tests must be read by a test, and documented where a user can find them."""
 
 from __future__ import annotations
 

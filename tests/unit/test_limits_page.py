@@ -154,7 +154,7 @@ NO_BOUNDS_FOR_USERS: Final = {
     "core/log/segments/segment.py:_MAX_HINTS": "a cache",
     "core/scheduled/division.py:_MOST_REPORTED": "size of a log line",
     "core/quota.py:LONGEST_PAUSE_MS": "a number of the protocol",
-    "protocol/codec.py:MESSAGE_ELEMENTS": "of answers and of what is stored, which nobody sends to the broker",
+    "protocol/codec.py:MESSAGE_ELEMENTS": "a bound of responses and of stored messages, not of requests",
     "protocol/codec.py:_MAX_VARINT_BYTES": "see records/varint.py",
     "records/batch.py:MAX_TIMESTAMP": "a number of the format",
     "records/varint.py:MAX_INT64": "a number of the format",

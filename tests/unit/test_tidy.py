@@ -156,7 +156,7 @@ def test_no_path_of_a_machine_and_no_large_file() -> None:
             if path.suffix in {".py", ".md", ".toml", ".json", ".js", ".txt", ".xml", ""}:
                 for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
                     if machine_path.search(line):
-                        yield f"{relative(path)}:{number}: a path of somebody's machine"
+                        yield f"{relative(path)}:{number}: a path of one machine"
 
     problems(found())
 

@@ -12,12 +12,12 @@ from headrace.clients.blocking import BlockingClient
 from headrace.clients.drivers.local_target import LocalClient
 from headrace.clients.flows.effects import Call
 from headrace.protocol.messages.list_groups import ListGroupsRequest
-from tests.fixtures.group_rounds import RestartableWorld
+from tests.fixtures.group_rounds import RestartableRuntime
 
 CALLS = 100
 
 
-class CutRuntime(RestartableWorld):
+class CutRuntime(RestartableRuntime):
     """A simulated cluster whose network is cut: nothing arrives."""
 
     def submit(self, client: LocalClient, call: Call, on_done: Any) -> None:
