@@ -17,7 +17,7 @@ Scenario = Callable[[Peer], None]
 
 
 class Scenarios(list[Scenario]):
-    """The scenarios of one file; the object is the decorator that adds one."""
+    """The scenarios of one file. The object is a decorator that adds a scenario."""
 
     def __call__(self, scenario: Scenario) -> Scenario:
         """Add a scenario to the pair."""
@@ -25,7 +25,7 @@ class Scenarios(list[Scenario]):
         return scenario
 
     def mark(self) -> pytest.MarkDecorator:
-        """Return the mark that runs a test with each of them."""
+        """Return the mark that runs a test with each scenario."""
         return pytest.mark.parametrize("scenario", self, ids=lambda found: found.__name__)
 
 
@@ -49,7 +49,7 @@ class Pair:
         """Run a scenario on both at the same time.
 
         Raises:
-            AssertionError: They differ where they are not meant to, or agree where they are said to differ.
+            AssertionError: They differ by accident, or a deliberate difference does not show.
         """
         name = scenario.__name__
         with ThreadPoolExecutor(2) as pool:
@@ -80,7 +80,7 @@ def check(scenario: str, kafka: list[Step], headrace: list[Step]) -> None:
     """Compare two transcripts of a scenario.
 
     Raises:
-        AssertionError: They differ where they are not meant to, or agree where they are said to differ.
+        AssertionError: They differ by accident, or a deliberate difference does not show.
     """
     declared = explanations(scenario)
     seen: set[Where] = set()

@@ -1,4 +1,4 @@
-"""One broker as a scenario sees it: raw requests over plain sockets, and a transcript of all answers."""
+"""The connections of a scenario to one broker: raw requests over plain sockets, and a transcript of all answers."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ SILENT = "<no answer>"
 Versions = dict[int, tuple[int, int]]
 
 
-class Closed(Exception):  # noqa: N818 - it is what happened, not an error of the test
+class Closed(Exception):  # noqa: N818 - an event, not an error of the test
     """The broker has closed the connection."""
 
 
 class Connection:
-    """One socket, with the requests that are not answered yet."""
+    """One socket, with the requests that have no answer yet."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self.socket = socket.create_connection(address, TIMEOUT_S)
@@ -75,12 +75,12 @@ class Connection:
         self.send_bytes(b"".join(p for p in payloads if not isinstance(p, FileRange)))
 
     def send_bytes(self, data: bytes) -> None:
-        """Send anything; that the broker has closed already shows when an answer is read."""
+        """Send any bytes. If the broker has closed the connection, reading an answer raises the error."""
         with suppress(ConnectionError):
             self.socket.sendall(data)
 
     def await_answer(self, timeout_s: float) -> bool:
-        """Wait for the beginning of an answer, and return whether one has come."""
+        """Wait for the first bytes of an answer, and return whether they came in time."""
         readable, _, _ = select([self.socket], [], [], timeout_s)
         return bool(readable)
 
@@ -88,8 +88,8 @@ class Connection:
         """Return the next answer.
 
         Raises:
-            Closed: The broker closes instead.
-            TimeoutError: Nothing comes.
+            Closed: The broker closes the connection.
+            TimeoutError: No answer comes in time.
         """
         cls, version = self._pending.pop(0)
         return decode_response(memoryview(self.receive_frame(timeout_s)), cls, version)[1]
@@ -126,7 +126,7 @@ class Step:
 
 @dataclass
 class Peer:
-    """One broker, seen by one scenario."""
+    """The connections of one scenario to one broker, and the transcript."""
 
     name: str
     address: tuple[str, int]
@@ -144,7 +144,7 @@ class Peer:
     # --- requests ---
 
     def on(self, connection: str = "main") -> Connection:
-        """Return a connection by name, opened when it is not there."""
+        """Return the connection of this name; open it if there is none."""
         if connection not in self._connections:
             self._connections[connection] = Connection(self.address)
         return self._connections[connection]
@@ -162,20 +162,20 @@ class Peer:
         on: str = "main",
         patience_s: float = TIMEOUT_S,
     ) -> Any:
-        """Send a request and note the answer down; None if there is none, or the broker closes the connection."""
+        """Send a request and note the answer; None if there is none, or the broker closes the connection."""
         self.send(label, request, version, on=on)
         return self.answer(on=on, patience_s=patience_s)
 
     def send(
         self, label: str, request: Message, version: int | None = None, *, on: str = "main"
     ) -> None:
-        """Send a request without waiting; `answer` on the same connection returns what comes."""
+        """Send a request without waiting. `answer` on the same connection returns the answer."""
         version = self.latest(request) if version is None else version
         self.on(on).send(request, version)
         self._labels.setdefault(on, []).append(f"{label} v{version}")
 
     def answer(self, *, on: str = "main", patience_s: float = TIMEOUT_S) -> Any:
-        """Return the next answer on a connection, and note it down."""
+        """Return the next answer on a connection, and note it."""
         label = self._labels[on].pop(0)
         try:
             response = self.on(on).receive(patience_s)
@@ -196,17 +196,17 @@ class Peer:
         return connection.receive()
 
     def wait_for(self, what: str, holds: Callable[[], bool]) -> None:
-        """Wait until something holds.
+        """Wait until a condition is true.
 
         Raises:
-            AssertionError: It does not.
+            AssertionError: The condition stays false.
         """
         deadline = time.monotonic() + TIMEOUT_S
         while not holds():
             assert time.monotonic() < deadline, f"{self.name}: not {what}"
 
     def await_transactions(self) -> None:
-        """Wait for the coordinator of transaction "t": the topic is created when one is asked for, and then loaded."""
+        """Wait for the coordinator of transaction "t". The first request makes the broker create and load its topic."""
         find = FindCoordinatorRequest(key="t", key_type=1)
         self.wait_for("for transactions", lambda: not self.quiet(find, 1).error_code)
         describe = DescribeTransactionsRequest(transactional_ids=["t"])
@@ -225,7 +225,7 @@ class Peer:
         self.note(label, normal(response, self.symbols))
 
     def note_shared(self, label: str, outcome: Normal) -> None:
-        """Add a line that is only compared if the other broker has one of this label too."""
+        """Add a line that is compared only if the other broker has a line with the same label."""
         self.shared[label] = outcome
 
     def latest(self, request: Message) -> int:
@@ -237,7 +237,7 @@ class Peer:
         low, high = self.versions[cls.API_KEY]
         return range(max(low, cls.MIN_VERSION, since), high + 1)
 
-    # --- what many scenarios need first ---
+    # --- the first steps of many scenarios ---
 
     def create(self, name: str, partitions: int = 1, **configs: str) -> None:
         """Create a topic and wait until the broker serves it."""
@@ -254,7 +254,7 @@ class Peer:
         self.await_leaders(name)
 
     def await_leaders(self, name: str) -> None:
-        """Wait until every partition of a topic has a leader that says so."""
+        """Wait until every partition of a topic has a leader, and the leader knows it."""
         request = MetadataRequest(
             topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=False
         )
@@ -266,7 +266,7 @@ class Peer:
             assert time.monotonic() < deadline, (self.name, topic)
 
     def _leads(self, topic: MetadataResponseTopic) -> bool:
-        # Kafka says who leads a moment before the leader itself knows.
+        # Kafka names a leader a moment before the leader itself knows.
         partitions = [
             ListOffsetsPartition(partition_index=p.partition_index, timestamp=-1)
             for p in topic.partitions
@@ -280,7 +280,7 @@ class Peer:
         return all(p.error_code == 0 for p in listed.partitions)
 
     def produce(self, topic: str, batch: bytes, partition: int = 0) -> PartitionProduceResponse:
-        """Append a batch that is fine."""
+        """Append a valid batch."""
         data = PartitionProduceData(index=partition, records=batch)
         request = ProduceRequest(
             acks=-1,
@@ -317,7 +317,7 @@ def advertised(address: tuple[str, int]) -> Versions:
 
 
 def common_versions(left: Versions, right: Versions) -> Versions:
-    """Return what both sides serve."""
+    """Return the versions that both brokers serve."""
     return {
         key: (max(left[key][0], right[key][0]), min(left[key][1], right[key][1]))
         for key in left.keys() & right.keys()

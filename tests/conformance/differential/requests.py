@@ -35,7 +35,7 @@ def fetch(
     replica_id: int = -1,
     session: tuple[int, int] = (0, -1),
 ) -> FetchRequest:
-    """A fetch of partition 0, or of the partitions given."""
+    """A fetch of partition 0, or of the given partitions."""
     return FetchRequest(
         replica_id=replica_id,
         max_wait_ms=max_wait_ms,

@@ -1,7 +1,7 @@
 """The ACL matrix: every API and resource, with and without each permission, is answered as Apache Kafka answers it.
 
-Every case and variant of `tests.fixtures.acl_cases` has a user, a topic and a group of its own name, so that all ACLs
-are there before the first request. Kafka's users log in with PLAIN; ours are given to the broker by name.
+Every case and variant of `tests.fixtures.acl_cases` has its own user, topic and group, so that all ACLs
+exist before the first request. Kafka's users log in with PLAIN; ours are given to the broker by name.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ ON_PURPOSE: dict[str, str] = {
 }
 """Reasons why Headrace answers otherwise, by case and variant."""
 SHORTENED = frozenset({"aborted_transactions", "configs"})
-"""Lists of which only counts whether they have something in them; what it is, other scenarios compare."""
+"""Lists that are compared only by whether they are empty; other scenarios compare the elements."""
 
 Ask = Callable[[Message, int], Any]
 VARIANTS = [
@@ -111,7 +111,7 @@ ASKED = [Operation.DESCRIBE, Operation.READ, Operation.WRITE]
 
 
 def _random_acls() -> Iterator[AclCreation]:
-    """Yield some for each user, about names that begin with the user's own, or about all."""
+    """Yield some ACLs of each user, for names that begin with the user's name, or for all names."""
     for user in RANDOM_USERS:
         for _ in range(RANDOM.randint(1, 6)):
             principal = RANDOM.choice([user, user, "*"])
@@ -133,7 +133,7 @@ RANDOM_ACLS = list(_random_acls())
 
 
 class AclKafka(KafkaServer):
-    """Kafka with its authorizer, a listener on which users log in, and one where everybody may do everything."""
+    """Kafka with its authorizer, a listener on which users log in, and one whose clients may do everything."""
 
     def __init__(self, directory: Path) -> None:
         (self.user_port,) = free_ports(1)
@@ -155,7 +155,7 @@ class AclKafka(KafkaServer):
                 "listener.name.users.plain.sasl.jaas.config": (
                     f"org.apache.kafka.common.security.plain.PlainLoginModule required {users};"
                 ),
-                # One for each scenario; a JVM of a test has little memory.
+                # There is one such broker for each scenario; a JVM of a test has little memory.
                 "log.segment.bytes": "1048576",
                 "log.index.size.max.bytes": "4096",
             },
@@ -167,14 +167,14 @@ class AclKafka(KafkaServer):
 
 
 class Side:
-    """One of the two brokers: `admin` may do everything, `user` what its ACLs say."""
+    """One of the two brokers: `admin` may do everything, `user` has the permissions of its ACLs."""
 
     def __init__(
         self, admin: Ask, fresh: Ask, user: Callable[[str], Ask], served: dict[int, int]
     ) -> None:
         self.admin = admin
         self.fresh = fresh
-        """A second user of the same permissions, on a connection of its own."""
+        """A second user with the same permissions, on its own connection."""
         self.user = user
         self.served = served
         self.topic_ids: dict[str, bytes] = {}

@@ -1,4 +1,4 @@
-"""The APIs that change what is there: partitions, records, configurations; and the lists of an administrator."""
+"""The APIs that change partitions, records and configurations, and the lists of an administrator."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def delete_records(peer: Peer) -> None:
 
 
 def described(peer: Peer, label: str, name: str, *keys: str) -> None:
-    """Note the configuration of a topic, once the broker has taken in all changes so far."""
+    """Note the configuration of a topic, after the broker has applied all changes so far."""
     mark = str(1_000 + len(peer.steps))
     change = incremental_alter_configs.AlterConfigsResource(
         resource_type=TOPIC,

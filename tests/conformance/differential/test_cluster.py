@@ -52,7 +52,7 @@ def metadata_by_name(peer: Peer) -> None:
 
 @scenarios
 def metadata_of_all(peer: Peer) -> None:
-    # Other scenarios leave their topics: only the ones of this one are compared.
+    # Other scenarios leave their topics. Only the topics of this one are compared.
     peer.create("metadata-all")
     for version in peer.range_of(MetadataRequest):
         request = MetadataRequest(topics=[] if version == 0 else None)
@@ -102,14 +102,14 @@ def metadata_creates(peer: Peer) -> None:
 
 
 def await_gone(peer: Peer, name: str) -> None:
-    """Wait until the broker knows that a topic was deleted: Kafka's learns of it a moment later."""
+    """Wait until the broker knows that a topic was deleted, which Kafka's broker learns a moment later."""
     gone = metadata(name, create=False)
     peer.wait_for("gone", lambda: peer.quiet(gone, 9).topics[0].error_code == 3)
 
 
 @scenarios
 def metadata_after_deletion(peer: Peer) -> None:
-    """A client that may create a topic by asking learns first that its topic was deleted."""
+    """A client whose Metadata requests create topics first receives the error that its topic was deleted."""
     for version in peer.range_of(MetadataRequest):
         name = f"metadata-deleted-{version}"
         peer.create(name)
@@ -206,7 +206,7 @@ def test_the_versions_that_both_serve_are_nearly_all(pair: Pair) -> None:
     kafka, headrace = advertised(pair.kafka.address), advertised(pair.headrace.address)
     for key, (low, high) in headrace.items():
         assert key in kafka
-        # A client that speaks Kafka's oldest version has to find that version here.
+        # A client that knows only Kafka's oldest version has to find that version here.
         assert low == kafka[key][0], key
         assert high <= kafka[key][1], key
 

@@ -1,4 +1,4 @@
-"""Topics with a codec of their own: the same batches to both brokers, and what they make of them."""
+"""Topics with a codec of their own: both brokers get the same batches, and store and return the same."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_compression(pair: Pair, scenario: Scenario) -> None:
 def rich(
     codec: Compression, *, transactional: bool = False, producer: int = -1, sequence: int = -1
 ) -> bytes:
-    """Return a batch with everything that records can have."""
+    """Return a batch whose records have every optional part."""
     builder = BatchBuilder(codec, transactional=transactional)
     builder.append(b"k", b"v" * 300, [("h", b"1"), ("h", None), ("empty", b"")], OLD_MS + 5)
     builder.append(None, b"", [], OLD_MS - 7)

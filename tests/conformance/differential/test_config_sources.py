@@ -1,4 +1,4 @@
-"""Configurations that are set: the value in force, where it comes from, and what else it could be, layer by layer."""
+"""Configurations that are set: the effective value, its source, and its synonyms in each layer."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ VALUES = {
 }
 """The values to set for each option of topics: some that differ from the default, and the default."""
 RENDERED = [{"0", "0.0"}, {"1", "1.0"}]
-"""Values that are shown in another form than they are set in."""
+"""Values that a broker returns in another form than they were set."""
 LAYERED = {
     "delete.retention.ms": ("log.cleaner.delete.retention.ms", "11", "12", "13"),
     "index.interval.bytes": ("log.index.interval.bytes", "5000", "6000", "7000"),
@@ -93,13 +93,13 @@ def description(resource: Resource, key: str) -> DescribeConfigsRequest:
 
 
 def shown(peer: Peer, resource: Resource, key: str) -> DescribeConfigsResourceResult | None:
-    """Return what a broker says of an option now; None if it is not listed."""
+    """Return the present description of an option; None if it is not listed."""
     configs = peer.quiet(description(resource, key), 4).results[0].configs
     return configs[0] if configs else None
 
 
 def change(peer: Peer, resource: Resource, key: str, value: str | None) -> None:
-    """Set or delete an option, and wait until the broker shows the change: Kafka's learns of it a moment later."""
+    """Set or delete an option, and wait until the broker shows the change; Kafka's shows it a moment later."""
     kind, name = resource
     source = {TOPIC: 1, BROKER: 2 if name else 3}[kind]
     config = AlterableConfig(
@@ -143,7 +143,7 @@ def changed(peer: Peer, resource: Resource, key: str, value: str) -> Iterator[No
 
 @scenarios
 def configs_layered(peer: Peer) -> None:
-    """Options that are set for all brokers, for this one and for a topic."""
+    """Set options for all brokers, for this one and for a topic."""
     peer.create("layered-configs")
     topic = (TOPIC, "layered-configs")
 

@@ -1,4 +1,4 @@
-"""The server-side group protocol (KIP-848): members that do what they should, and what they should not."""
+"""The server-side group protocol (KIP-848): correct and incorrect requests of members."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def fetch(group: str, topic: str, member: str | None, epoch: int) -> OffsetFetch
 
 
 def given(peer: Peer, group: str, topic: str) -> tuple[int, list[tuple[bytes, int]]]:
-    """Join, and stay until everything is assigned: Kafka's coordinator may not know a new topic at once."""
+    """Join, and send heartbeats until all partitions are assigned; Kafka's coordinator learns of a new topic later."""
     joining = ConsumerGroupHeartbeatRequest(
         group_id=group,
         member_id="m",

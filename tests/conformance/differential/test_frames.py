@@ -40,7 +40,7 @@ def header(
 
 
 def send(peer: Peer, label: str, frame: bytes, *, length: int | None = None) -> None:
-    """Send bytes on a connection of their own and note what happens: an answer's ids, closing, or nothing."""
+    """Send bytes on their own connection, and note the result: the ids of an answer, closing, or nothing."""
     connection = peer.on(label)
     connection.send_bytes(struct.pack(">i", len(frame) if length is None else length) + frame)
     try:

@@ -1,4 +1,4 @@
-"""Two members of a group do random things; both brokers have to say the same at every step."""
+"""Two members of a group do random things; both brokers must give the same answers at every step."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ GRACE_S = 0.15
 EMPTY_S = 2.0
 """The seconds in which a group without members becomes empty."""
 OFFERS = ((("range", b"1"),), (("range", b"1"), ("sticky", b"2")), (("range", b"3"),))
-"""A tie between two protocols is broken by chance, in Kafka by the order of a hash map: here is none."""
+"""The protocols that a member may offer. No tie is possible, because Kafka breaks ties by the order of a hash map."""
 
 
 @dataclass
@@ -85,7 +85,7 @@ class Walk:
             self.collect(number)
             self.look(number)
 
-    # --- what a walker does ---
+    # --- the actions of a walker ---
 
     def join(self, walker: Walker, number: int, offer: tuple[tuple[str, bytes], ...]) -> None:
         member = walker.member
@@ -137,10 +137,10 @@ class Walk:
             f"{number}: a simple commit", commit(self.group, (self.topic, 0, 1)), 8, on="stranger"
         )
 
-    # --- what comes back ---
+    # --- the answers ---
 
     def settle(self) -> None:
-        """Wait for the answer to every request, except to those that have to wait for the other member."""
+        """Wait for the answer to every request, except those that have to wait for the other member."""
         deadline = time.monotonic() + PATIENCE_S
         for walker in sorted(self.walkers, key=lambda one: not one.member.leads):
             connection = self.peer.on(walker.member.name)
@@ -157,7 +157,7 @@ class Walk:
         return not walker.member.leads and state == "CompletingRebalance"
 
     def collect(self, number: int) -> None:
-        """Take in all answers that have come."""
+        """Read all answers that have arrived."""
         for walker in self.walkers:
             if walker.waits_for and self.peer.on(walker.member.name).await_answer(0.0):
                 kind, walker.waits_for = walker.waits_for, ""
@@ -194,7 +194,7 @@ def test_walks(pair: Pair) -> None:
 
         pair.compare(group_walk)
 
-    # Most of a walk is waiting, for each other and to see that nothing comes.
+    # Most of a walk is waiting: for the other member, or to make sure that no answer comes.
     with ThreadPoolExecutor(WALKS_AT_ONCE) as pool:
         walks = {seed: pool.submit(compare, seed) for seed in range(WALKS)}
     failed = {seed: walk.exception() for seed, walk in walks.items() if walk.exception()}

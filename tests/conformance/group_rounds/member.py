@@ -23,7 +23,7 @@ WORK_S = 0.002
 
 
 class Program:
-    """Reads, works, commits, until SIGTERM."""
+    """Polls, handles and commits records until SIGTERM."""
 
     def __init__(self, ledger: IO[str]) -> None:
         self._ledger = ledger
@@ -92,7 +92,7 @@ class Program:
         self._consumer.close()
 
     def _work_s(self, record: headrace.ConsumerRecord) -> float:
-        """A slow record is slow only for the first member that gets it; otherwise no member would ever commit it."""
+        """Return the seconds for a record. A record is slow only for its first member: others must be able to commit it."""
         mark = Path(LEDGER).with_name(f"slow-{record.partition}-{record.offset}")
         if not record.headers or mark.exists():
             return WORK_S
@@ -109,7 +109,7 @@ class Program:
         except ApiError as error:
             self.write("fenced", error.code.name)
             if error.code == ErrorCode.REBALANCE_IN_PROGRESS:
-                return  # whatever is kept through the rebalance has to be committed after it
+                return  # partitions that are kept through the rebalance have to be committed after it
         except HeadraceError as error:
             self.write("trouble", type(error).__name__)
             return

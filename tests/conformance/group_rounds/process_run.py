@@ -3,11 +3,11 @@
 The rules are those of tests/fixtures/group_rounds.py, checked on the ledgers that the members write:
 
 * every record that was published is handled;
-* within one tenure of a partition the records come in order, and none is left out;
+* while a member owns a partition, its records come in order, and none is left out;
 * no partition is assigned to two members in one generation;
-* what was committed is not handled again, but by a member that had it in hand when it was committed;
-* a commit never goes back, so that a member which was expelled while it slept commits nothing;
-* two members work on one partition at one time only where the first was stopped or slow: these are counted.
+* a committed record is handled again only by a member that had polled it before the commit;
+* a committed offset never decreases, so a member that was expelled while it slept commits nothing;
+* two members handle one partition at the same time only if the first was stopped or slow: such cases are counted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MOST_MEMBERS = 5
 PARTITIONS = 6
 PATIENCE_S = 60
 EXPELLED_AFTER_S = 1.5
-"""The session less what may lie between the last heartbeat and the sleep."""
+"""The session, minus the longest time between the last heartbeat and the sleep."""
 SLOW_S = (0.5, 4.0)
 """Below the session and above the longest time between polls."""
 
@@ -109,7 +109,7 @@ class ProcessRun:
         self._make_up()
 
     def _make_up(self) -> None:
-        """Let happen what a slow machine, or the dice, left no time for."""
+        """Run the kinds of events that have not occurred, by chance or because the machine is slow."""
         for count, event in (("kills", self.kill), ("stops", self.stop), ("leaves", self.leave)):
             if not self.counts[count]:
                 self._wake(everybody=True)
@@ -222,7 +222,7 @@ class ProcessRun:
                 member.process.wait()
 
     def lines(self) -> list[Line]:
-        """Everything that all members wrote down, by time."""
+        """The lines of all members' ledgers, sorted by time."""
         found = [line for ledger in self.ledgers for line in _read(ledger)]
         return sorted(found)
 
@@ -235,7 +235,7 @@ def _read(ledger: Path) -> Iterator[Line]:
 
 
 class LedgerChecker:
-    """Check the ledgers of one run from its first moment to its last."""
+    """Check the complete ledgers of one run."""
 
     def __init__(self, run: ProcessRun) -> None:
         self.run = run
@@ -284,7 +284,7 @@ class LedgerChecker:
         self.in_hand[line.member] = line
 
     def _overlap(self, earlier: Line, line: Line) -> None:
-        """Two at work on one partition: one was expelled while it slept with records in hand, or else is dead."""
+        """Check two members that handle one partition: one was expelled while it slept with records, or is dead."""
         if earlier.member == line.member or self.by_member[earlier.member][-1] == earlier:
             return
         asleep_s = line.moment - min(self._last_call(earlier), self._last_call(line))
@@ -294,7 +294,7 @@ class LedgerChecker:
     def _had_it(self, line: Line, number: int, offset: int) -> bool:
         """Return whether this record's poll may lie before the commit of another member.
 
-        A stopped member goes on with the records that it has polled until its next request fails because it was
+        A stopped member continues with its polled records until its next request fails because it was
         expelled.
         """
         first = next(moment for moment, at in self.committed_at[number] if at > offset)

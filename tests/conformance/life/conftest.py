@@ -1,4 +1,4 @@
-"""One broker in memory for each module, and programs that are run against it."""
+"""One broker in memory for each module, and programs that use it."""
 
 from __future__ import annotations
 

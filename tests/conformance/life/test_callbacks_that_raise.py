@@ -1,4 +1,4 @@
-"""Every kind of callback raises every kind of exception: it is reported, and the client and its neighbours work on."""
+"""Every kind of callback raises every kind of exception: it is reported, and all clients continue to work."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def test_a_delivery_callback_of_asyncio_raises(
             await (await producer.send(topic, b"first"))
             _ = await producer.send(topic, b"x", on_delivery=raising(kind, seen))
             async with asyncio.timeout(WITHIN_S):
-                while not seen:  # noqa: ASYNC110 - a callback is not asynchronous
+                while not seen:  # noqa: ASYNC110 - callbacks are not asynchronous
                     await asyncio.sleep(0.01)
                 metadata = await (await producer.send(topic, b"y"))
             assert metadata.offset == 2

@@ -25,7 +25,7 @@ def left_open(server: ServerProcess, where: object, what: str) -> str:
     assert ended.code == 0, ended
     assert ended.output.endswith("end\n"), ended
     assert time.monotonic() - began < EXIT_LIMIT_S
-    if what != "exit_of_kinesis":  # asyncio complains of generators that the program left open
+    if what != "exit_of_kinesis":  # asyncio reports generators that the program left open
         assert "Traceback" not in ended.errors, ended
     return ended.output + ended.errors
 

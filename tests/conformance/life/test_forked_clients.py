@@ -1,4 +1,4 @@
-"""A client that was made before a fork: the child is refused, the parent is not disturbed."""
+"""A client that was made before a fork: calls in the child raise, and the parent continues."""
 
 from __future__ import annotations
 

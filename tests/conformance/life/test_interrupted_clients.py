@@ -1,4 +1,4 @@
-"""Signals whose handlers raise, at random moments of busy blocking clients: the clients work on, nothing is lost."""
+"""Signals whose handlers raise, at random moments of busy blocking clients: clients continue, and lose no records."""
 
 from __future__ import annotations
 

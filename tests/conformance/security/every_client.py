@@ -1,4 +1,4 @@
-"""Every client that is installed, opened with the properties that let it in."""
+"""Every installed client, opened with the properties that let it log in."""
 
 from __future__ import annotations
 

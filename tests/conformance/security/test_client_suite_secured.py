@@ -1,7 +1,7 @@
-"""Some of the client suite behind SASL_SSL with an authorizer; all of it: `make conformance TARGET=headrace-secured`.
+"""A part of the client suite with SASL_SSL and an authorizer; `make conformance TARGET=headrace-secured` runs it all.
 
 The user of the clients has the permissions of a producer and a consumer. The broker is restarted and killed while the
-groups run: users, permissions and certificates are there again, and the clients reconnect.
+groups run: users, permissions and certificates survive, and the clients reconnect.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every client works by every way in that it knows."""
+"""Every client works with each kind of credentials that it supports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WITHOUT = {
     "kcat": ("SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"),
     "java": ("TLS",),
 }
-"""kcat has no way to be given a token, and is too old for SCRAM; Java has TLS with its certificate, and takes long."""
+"""Combinations that are left out: kcat takes no token and is too old for SCRAM; Java's case with a certificate covers TLS."""
 
 WAYS = {
     "TLS": "SSL",

@@ -43,7 +43,7 @@ def expired(
 
 LOGIN = {
     "confluent-kafka": "_AUTHENTICATION",
-    # Where the answer and the end of the connection come at once, it drops the answer.
+    # If the answer and the end of the connection come together, it drops the answer.
     "kafka-python": "SaslAuthenticationFailedError|socket disconnected",
     "aiokafka": "SaslAuthenticationFailed",
     "kafkajs": "KafkaJSSASLAuthenticationError",
@@ -79,7 +79,7 @@ def test_a_client_that_cannot_log_in_reports_why(
             pytest.skip("no way to be given a token")
         token = server.issuer.token(USER, aud="another")
         properties = login(authority, "OAUTHBEARER", USER, token)
-        # These two take the answer to a bad token, as Kafka gives it, for a good one.
+        # These two treat Kafka's answer to a bad token as success.
         said = {"kafkajs": "Closed connection", "aiokafka": "closed"}.get(name, said)
     elif who == "unknown user":
         properties = login(authority, "SCRAM-SHA-512", "nobody", PASSWORD)
@@ -112,7 +112,7 @@ def test_a_server_whose_certificate_has_expired_is_not_spoken_to(
 def test_an_old_librdkafka_cannot_do_scram_with_kafka_either(
     request: pytest.FixtureRequest, certificates: Certificates, tmp_path: Path, which: str
 ) -> None:
-    """kcat before librdkafka 2.6.1 sends its own nonce twice. RFC 5802 and Kafka 4 require that of the exchange."""
+    """kcat before librdkafka 2.6.1 repeats its own nonce. RFC 5802 and Kafka 4 require the nonce of the exchange."""
     server = request.getfixturevalue(f"secured_{which}")
     properties = login(certificates.authority, "SCRAM-SHA-512", USER, PASSWORD)
     refused("kcat", server.bootstraps["SASL_SSL"], tmp_path, properties, LOGIN["kcat"])

@@ -1,4 +1,4 @@
-"""KIP-368 with our clients: a session ends after a second and a half, and nothing of the load notices."""
+"""KIP-368 with our clients: sessions end every second and a half, and the load has no errors."""
 
 from __future__ import annotations
 

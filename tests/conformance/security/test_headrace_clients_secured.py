@@ -1,4 +1,4 @@
-"""Our clients, blocking and on asyncio, log in to Apache Kafka and to Headrace by each mechanism, and are refused."""
+"""Our blocking and asyncio clients log in to Apache Kafka and Headrace with each mechanism, or are refused."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def credentials(server: Any, mechanism: str) -> dict[str, Any]:
 def round_trip(
     client_kind: str, bootstrap: str, topic: str, properties: dict[str, Any]
 ) -> list[bytes]:
-    """Write two records and read them, with a client of its own for each."""
+    """Write two records with one client, and read them with another."""
     if client_kind == "asyncio":
         return asyncio.run(round_trip_aio(bootstrap, topic, properties))
     with headrace.Admin(bootstrap, **properties) as admin:
@@ -189,7 +189,7 @@ def test_the_error_names_the_wrong_setting(
 def test_a_login_that_is_missing_is_named_at_once(
     server: Any, trust: dict[str, Any], client_kind: str, protocol: str
 ) -> None:
-    # With the default time-out of a call, which is half a minute.
+    # The default time-out of a call is half a minute.
     properties = {"security.protocol": "SSL", **trust} if protocol == "SASL_SSL" else {}
     error, took_s = refusal(client_kind, server.bootstraps[protocol], properties)
     assert isinstance(error, AuthenticationError), repr(error)

@@ -34,7 +34,7 @@ PARTITIONS = 6
 
 
 class Lives:
-    """A client of each kind with a load and a member of a group, each kind as a user of its own."""
+    """A client of each kind with a load and a member of a group; each kind is another user."""
 
     def __init__(
         self, server: SecuredHeadrace, certificates: Certificates, directory: Path
@@ -60,7 +60,7 @@ class Lives:
         return sum(map(len, self.histories[name].delivered().values()))
 
     def progress(self) -> None:
-        """Waits until every client has written and read more than now."""
+        """Wait until every client has written and read more than now."""
         written = {name: len(load.acknowledged) for name, load in self.loads.items()}
         read = {name: self.received(name) for name in self.loads}
         for name, load in self.loads.items():
@@ -68,7 +68,7 @@ class Lives:
             wait_until(f"{name} reads", lambda: self.received(name) > read[name] + 60)  # noqa: B023 - waited for
 
     def check(self, observer: Observer) -> None:
-        """Ends the loads: what was acknowledged is there, once, in order, and was read."""
+        """End the loads. Acknowledged records must be stored once, in order, and must have been read."""
         for name, load in self.loads.items():
             load.stop()
             sent = load.acknowledged

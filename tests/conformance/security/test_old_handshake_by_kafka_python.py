@@ -1,4 +1,4 @@
-"""kafka-python that takes the broker for an old one logs in by SaslHandshake version 0, with tokens in no request."""
+"""kafka-python, made to expect an old broker, logs in with SaslHandshake version 0 and bare tokens."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from tests.fixtures.sasl_server import PASSWORDS, SaslServer
 
-with warnings.catch_warnings():  # kafka-python loads its schemas in an old way
+with warnings.catch_warnings():  # kafka-python loads its schemas with a deprecated call
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka import KafkaConsumer, KafkaProducer
     from kafka.errors import KafkaError

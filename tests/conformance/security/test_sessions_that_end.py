@@ -1,4 +1,4 @@
-"""Sessions that end every two seconds, while clients work: they are renewed, or begun anew, and nothing is lost."""
+"""Sessions end every two seconds while clients work: clients renew them or reconnect, and lose no records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A served broker with several listeners: TLS with other clients, certificates that are renewed, peers that stall."""
+"""A server with several listeners: TLS with other clients, renewed certificates, and peers that stall."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 @pytest.fixture
 def keystore(certificates: Certificates, tmp_path: Path) -> Path:
-    """The certificate of the server, in a place where it is renewed."""
+    """The certificate of the server, in a file that the test replaces."""
     location = tmp_path / "server.pem"
     location.write_bytes(certificates.server.pem.read_bytes())
     return location
@@ -35,7 +35,7 @@ def keystore(certificates: Certificates, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def server(certificates: Certificates, keystore: Path, tmp_path: Path) -> Iterator[ServerProcess]:
-    """A server for each test: lines that clients can cause are few in a minute."""
+    """A server for each test, because a server logs only a few such lines in a minute."""
     listeners = ("--listen", "SSL://127.0.0.1:0", "--listen", "MUTUAL://127.0.0.1:0")
     settings = {
         "listener.security.protocol.map": "MUTUAL:SSL",
@@ -79,7 +79,7 @@ def address(server: ServerProcess, name: str) -> tuple[str, int]:
 
 
 def names_of(server: ServerProcess, name: str, context: ssl.SSLContext) -> str:
-    """Shake hands, and return the name that the certificate of the server has."""
+    """Do a TLS handshake, and return the name in the server's certificate."""
     with (
         socket.create_connection(address(server, name), DEADLINE_S) as plain,
         context.wrap_socket(plain, server_hostname="localhost") as sock,
@@ -166,7 +166,7 @@ def test_a_client_of_another_kind_writes_and_reads(
     [
         (None, "showed no certificate"),
         ("expired_client", "certificate has expired"),
-        # It compares the names of the authorities, and shows none, as it does with Kafka.
+        # It compares the names of the authorities and sends no certificate, as with Kafka.
         ("unknown_client", "has none of an authority in ssl.truststore.location"),
     ],
 )

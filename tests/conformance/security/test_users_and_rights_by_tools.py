@@ -1,4 +1,4 @@
-"""Users and ACLs by the tools of several projects: each sees what another has set, on Headrace and on Apache Kafka."""
+"""Users and ACLs with the tools of several projects: each reads the others' changes, on Headrace and Apache Kafka."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tools.fetch_java import JavaUnavailableError
 with warnings.catch_warnings():
     warnings.simplefilter(
         "ignore", DeprecationWarning
-    )  # kafka-python reads its schemas the old way
+    )  # kafka-python reads its schemas with a deprecated call
     from kafka import admin as kafka_python
 
 SECURED: Final = {
@@ -90,7 +90,7 @@ def headrace_command(target: Target) -> Commands:
 
 @pytest.fixture
 def name() -> str:
-    """A name of the test's own, for a user and for a topic."""
+    """A unique name for the user and the topic of a test."""
     return f"name-{os.getpid()}-{next(numbers)}"
 
 
@@ -111,7 +111,7 @@ def entries(admin: headrace.Admin, name: str) -> list[AclBinding]:
 
 
 def iterations(admin: headrace.Admin, name: str) -> dict[str, int]:
-    """The user's mechanisms; none while there is no such user."""
+    """Return the iterations of each of the user's mechanisms; nothing if there is no such user."""
     found = admin.describe_users()
     return found[name].iterations if name in found else {}
 

@@ -42,7 +42,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 @pytest.fixture(scope="module")
 def flooded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """A server for tests that send so much that the log leaves out lines."""
+    """A server for tests whose input makes the log leave out lines."""
     with _serving(tmp_path_factory.mktemp("flooded")) as running:
         yield running
 
@@ -57,7 +57,7 @@ def _serving(directory: Path) -> Iterator[ServerProcess]:
 
 @pytest.fixture
 def bystander(request: pytest.FixtureRequest) -> Iterator[WireClient]:
-    """A connection to the test's server that must not notice anything."""
+    """A connection to the test's server that must not be affected."""
     name = "flooded" if "flooded" in request.fixturenames else "server"
     server: ServerProcess = request.getfixturevalue(name)
     with WireClient((server.host, server.port)) as client:
@@ -77,7 +77,7 @@ def frame(body: bytes) -> bytes:
 
 
 def send_raw(server: ServerProcess, data: bytes) -> bytes:
-    """Send bytes on a connection of their own, and return what comes back until the server closes."""
+    """Send bytes on their own connection, and return the answer up to the end of the connection."""
     received = b""
     with socket.create_connection((server.host, server.port), 20) as sock:
         try:
@@ -138,7 +138,7 @@ def test_an_unknown_version_of_api_versions_is_answered_in_version_zero(
         assert end == len(received)
         assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
         assert any(api.api_key == 18 and api.max_version >= 3 for api in response.api_keys)
-        client.ping()  # the connection goes on
+        client.ping()  # the connection still works
 
 
 def corrupted(position: int, value: bytes) -> bytes:
@@ -175,7 +175,7 @@ def test_a_bad_batch_is_refused_and_not_stored(
         assert client.fetch("t", 0, 0).high_watermark == end_offset
         assert (
             client.produce("t", 0, BATCH).error_code == 0
-        )  # the connection and the partition go on
+        )  # the connection and the partition still work
 
 
 def test_a_bad_batch_with_acks_0_closes_the_connection(

@@ -74,7 +74,7 @@ def test_a_large_frame_is_fine_later(client):
 
 
 def test_requests_that_come_before_they_may_wait(client):
-    """Sent in one piece: each is handled when the one before it has been answered, and so all are allowed."""
+    """The requests are sent in one piece. Each is handled after the answer to the one before it, so all are allowed."""
     exchange = [
         (SaslHandshakeRequest(mechanism="PLAIN"), 1),
         (SaslAuthenticateRequest(auth_bytes=PlainClient("alice", PASSWORD).first()), 2),

@@ -1,4 +1,4 @@
-"""A compacted topic on a real server, with librdkafka at both ends: what it reads is the last value of each key."""
+"""A compacted topic on a real server: librdkafka writes it, and reads the last value of each key."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def create(server: ServerProcess, name: str, **configs: str) -> None:
 
 
 def fill(server: ServerProcess, name: str, *, codec: str, idempotent: bool) -> dict[bytes, bytes]:
-    """Write all keys again and again; the keys that end in 7 are deleted at last."""
+    """Write all keys several times; finally delete the keys that end in 7."""
     producer = Producer(
         {
             "bootstrap.servers": server.bootstrap,
@@ -83,7 +83,7 @@ def fill(server: ServerProcess, name: str, *, codec: str, idempotent: bool) -> d
 
 
 def read_all(server: ServerProcess, name: str) -> tuple[dict[bytes, bytes], int]:
-    """Return the last value of each key as a consumer from the start finds it, and how many records it read."""
+    """Read the topic from the start; return the last value of each key, and the number of records."""
     consumer = Consumer(
         {
             "bootstrap.servers": server.bootstrap,
@@ -127,7 +127,7 @@ def test_a_consumer_finds_the_last_value_of_each_key(
 ) -> None:
     create(server, "t")
     expected = fill(server, "t", codec=codec, idempotent=idempotent)
-    # Something more, so that the segment with the last values is sealed.
+    # Further records seal the segment with the last values.
     until(lambda: "log_compacted" in server.log)
     until(lambda: read_all(server, "t")[1] < ROUNDS * KEYS // 2)
     found, _ = read_all(server, "t")

@@ -1,4 +1,4 @@
-"""The quota of an address bounds how many connections it opens in a second."""
+"""A quota limits the connections that an address opens in a second."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class Plan:
 
 @dataclass
 class Producer:
-    """Schedules the records of one partition; repeats what was not answered when the server is back."""
+    """Schedules the records of one partition; after an outage it repeats requests that had no answer."""
 
     plan: Plan
     partition: int
@@ -153,7 +153,7 @@ class Reader:
     latest_ms: list[int] = field(default_factory=lambda: [0] * PARTITIONS)
     came: list[bytearray] = field(default_factory=list)
     arrivals: list[tuple[int, int]] = field(default_factory=list)
-    """The delivery time of each record, with the time at which it was read."""
+    """The delivery time of each record, and the time at which it was read."""
     count: int = 0
     problem: str = ""
 
@@ -240,7 +240,7 @@ class Outage:
 
 
 def undisturbed(arrivals: list[tuple[int, int]], outages: list[Outage]) -> list[int]:
-    """Return the lateness of what was due while the server ran and had nothing to catch up with."""
+    """Return the lateness of the records that were due outside of outages."""
     arrivals = sorted(arrivals)
     spans = [outage.disturbs(arrivals) for outage in outages]
     return [
@@ -259,11 +259,11 @@ def quantiles(times_ms: Sequence[int]) -> str:
 
 
 class Run:
-    """A server, a topic, and what came of it."""
+    """A server, a topic, and the measurements."""
 
     def __init__(self, tmp_path: Path, records: int) -> None:
         self.server = ServerProcess(tmp_path / "data", log_path=tmp_path / "server.log")
-        rate = 15_000  # what two busy cores schedule and deliver a second, and more
+        rate = 15_000  # more than two busy cores schedule and deliver in a second
         self.plan = Plan(records // PARTITIONS, 15 + records / rate, max(10.0, records / rate))
         self.lines: list[str] = []
         self.answered = 0
