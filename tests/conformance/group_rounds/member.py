@@ -92,7 +92,7 @@ class Program:
         self._consumer.close()
 
     def _work_s(self, record: headrace.ConsumerRecord) -> float:
-        """Return the seconds for a record. A record is slow only for its first member: others must be able to commit it."""
+        """Return the seconds for a record. It is slow for its first member only; others must be able to commit it."""
         mark = Path(LEDGER).with_name(f"slow-{record.partition}-{record.offset}")
         if not record.headers or mark.exists():
             return WORK_S

@@ -18,7 +18,7 @@ WITHOUT = {
     "kcat": ("SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"),
     "java": ("TLS",),
 }
-"""Combinations that are left out: kcat takes no token and is too old for SCRAM; Java's case with a certificate covers TLS."""
+"""Omitted combinations: kcat takes no token and is too old for SCRAM; Java's case with a certificate covers TLS."""
 
 WAYS = {
     "TLS": "SSL",
