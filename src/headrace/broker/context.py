@@ -25,7 +25,7 @@ class RequestContext(NamedTuple):
     """The size of the request in bytes; 0 for a request that was not decoded, of a client in this process."""
 
 
-class CloseConnection(Exception):  # noqa: N818 - an instruction to the server, not a fault of ours
+class CloseConnection(Exception):  # noqa: N818 - an instruction to the server, not an error of the broker
     """The connection has to be closed without a response."""
 
     def __init__(self, reason: str) -> None:

@@ -155,7 +155,7 @@ class ScramCredentials:
             try:
                 self._secret = self._stored_secret(self._secret)
             except (ApiError, Conflict, StorageError) as error:
-                # Until the next start unknown users cannot be distinguished from others all the same.
+                # This secret still hides unknown users until the next start.
                 self._journal.warning("scram_secret_not_stored", error=str(error))
         return self._secret
 

@@ -29,19 +29,26 @@ partitions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 from headrace.broker.configs.log_configs import target_of
 from headrace.broker.context import CloseConnection, RequestContext
 from headrace.broker.coordinators.transactional_batches import TransactionalBatches
 from headrace.broker.partitions.partition import Partition
+from headrace.broker.partitions.produce_cost import (
+    COST_AT_ONCE,
+    RECORD_COST,
+    begins_several,
+    cost_of,
+    decodes_several,
+    is_empty,
+    recompresses,
+    record_count,
+)
 from headrace.broker.services import Services
 from headrace.broker.waiting.delayed_produce import DelayedProduce
 from headrace.broker.waiting.steps import (
-    ENTRY_COST,
     FIRST_BATCH_COST,
-    STEP_COST,
     Work,
     finished,
     value_of,
@@ -64,7 +71,6 @@ from headrace.records.batch import (
     COMPRESSION_MASK,
     CRC_START,
     HEADER_SIZE,
-    RECORDS_COUNT,
     TRANSACTIONAL_FLAG,
     unpack_header,
 )
@@ -84,15 +90,6 @@ ACKS_ALL: Final = -1
 ZSTD_VERSION: Final = 7
 _ACKS: Final = frozenset({ACKS_ALL, ACKS_NONE, ACKS_LEADER})
 
-_PARTITION_COST: Final = 2 * ENTRY_COST
-_COST_AT_ONCE: Final = 2 * STEP_COST
-"""The greatest cost of a request that is not handled in steps: some eight megabytes, or a thousand partitions."""
-
-_PARTITIONS_BEGUN_AT_ONCE: Final = 25
-
-_RECORD_COST: Final = 400
-"""The cost of checking one record: one and a half microseconds."""
-
 Answer: TypeAlias = ProduceResponse | Deferred[ProduceResponse] | None
 
 Appended = tuple[Partition, int, PartitionProduceResponse]
@@ -106,12 +103,12 @@ def handle(
     appender = _Appender(services, context, request)
     topics = request.topic_data
     is_one_batch = len(topics) == 1 and len(topics[0].partition_data) == 1
-    if _recompresses(services, topics) or (
+    if recompresses(services.topics, topics) or (
         not is_one_batch  # one batch cannot be divided into steps
         and (
-            _cost(topics) > _COST_AT_ONCE
-            or _looks_into_several(services, topics)
-            or _begins_several(services, topics)
+            cost_of(topics) > COST_AT_ONCE
+            or decodes_several(services.topics, topics)
+            or begins_several(services.topics, topics)
         )
     ):
         return _append_in_steps(services, request, appender)
@@ -125,52 +122,6 @@ def handle(
         ]
     )
     return _answer(services, context, request, appender, response)
-
-
-def _recompresses(services: Services, topics: Sequence[TopicProduceData]) -> bool:
-    """Return whether batches may have to be compressed again."""
-    for topic in topics:  # this runs in every request, hence no any()
-        found = services.topics.get(topic.name)
-        if found is not None and found.config.compression_type != "producer":
-            return True
-    return False
-
-
-def _cost(topics: Sequence[TopicProduceData]) -> int:
-    cost = 0
-    for topic in topics:  # this runs in every request, hence no sum()
-        cost += ENTRY_COST
-        for data in topic.partition_data:
-            cost += _PARTITION_COST + (0 if data.records is None else len(data.records))
-    return cost
-
-
-def _looks_into_several(services: Services, topics: Sequence[TopicProduceData]) -> bool:
-    """Return whether a topic requires that batches are decoded, which may take a step for each batch."""
-    configs = [found.config for topic in topics if (found := services.topics.get(topic.name))]
-    return any(
-        each.compacts or each.headrace_ttl_enable or each.headrace_delay_enable for each in configs
-    )
-
-
-def _begins_several(services: Services, topics: Sequence[TopicProduceData]) -> bool:
-    """Return whether so many partitions get their first batch that creating their files takes longer than a step."""
-    if len(topics) == 1 and len(topics[0].partition_data) <= _PARTITIONS_BEGUN_AT_ONCE:
-        return False
-    begun = 0
-    for topic in topics:
-        for data in topic.partition_data:
-            begun += _is_empty(services, topic.name, data)
-    return begun > _PARTITIONS_BEGUN_AT_ONCE
-
-
-def _is_empty(services: Services, name: str, data: PartitionProduceData) -> bool:
-    """Return whether a partition has no batch yet."""
-    topic = services.topics.get(name)
-    if topic is None or not 0 <= data.index < len(topic.partitions):
-        return False
-    partition = topic.partitions[data.index]
-    return partition is not None and partition.log.log_end_offset == 0
 
 
 def _append_in_steps(
@@ -188,12 +139,12 @@ def _append_in_steps(
                 answer.partition_responses.append(_failed(sent.index, error))
                 continue
             one = TopicProduceData(name=topic.name, partition_data=[data])
-            files = FIRST_BATCH_COST if _is_empty(services, topic.name, data) else 0
+            files = FIRST_BATCH_COST if is_empty(services.topics, topic.name, data) else 0
             before = METER.decompressed
             answer.partition_responses += appender.append_all(one)
             looked_into = METER.decompressed - before
-            records = _RECORD_COST * _count(data) if looked_into else 0
-            yield _cost([one]) + files + looked_into + records
+            records = RECORD_COST * record_count(data) if looked_into else 0
+            yield cost_of([one]) + files + looked_into + records
     return (yield from _answer_in_steps(services, request, appender, response))
 
 
@@ -212,14 +163,6 @@ def _answer_in_steps(
         return None
     # The time of a client begins when its batches are appended, as in Kafka.
     return _when_durable(services, services.time.now_ms, request, response, appender.appended)
-
-
-def _count(data: PartitionProduceData) -> int:
-    """Return the number of records in the header of a batch that was decoded."""
-    assert data.records is not None
-    assert not isinstance(data.records, FileRange)
-    count: int = unpack_header(data.records)[RECORDS_COUNT]
-    return max(0, count)
 
 
 def _answer(
