@@ -28,7 +28,7 @@ MEMBER: dict[str, Any] = {
 
 
 class Members:
-    """Members of one group that run in turn, and what they were handed."""
+    """Members of one group that run in turn, and the records that they received."""
 
     def __init__(self, group: Group, *members: Consumer) -> None:
         self.group = group
@@ -48,11 +48,11 @@ class Members:
             self.turn()
 
     def assignments(self) -> list[list[TopicPartition]]:
-        """Ask the coordinator. A consumer that is asked may rebalance, and with records that its last poll returned."""
+        """Return the assignment that the coordinator has. A call of the consumer could start a rebalance."""
         return [sorted(member.assignment) for member in self.group.members()]
 
     def share(self, *topics: tuple[str, int]) -> bool:
-        """Whether each partition of these topics, and nothing else, is read by one member."""
+        """Return whether exactly the partitions of these topics are assigned, each to one member."""
         given = sorted(name for names in self.assignments() for name in names)
         return given == sorted(
             TopicPartition(topic, number) for topic, count in topics for number in range(count)

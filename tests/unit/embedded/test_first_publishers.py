@@ -17,7 +17,7 @@ THREADS = 8
 
 @pytest.fixture
 def quick_switches() -> Iterator[None]:
-    """Threads take turns as often as possible: with the default a race would be met seldom."""
+    """Switch threads as often as possible. With the default interval the race would be rare."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield

@@ -270,7 +270,7 @@ def everything(broker: Broker) -> dict[tuple[int, int], bytes]:
 
 @pytest.mark.parametrize("moment", range(6))
 def test_a_close_at_any_moment_ends_all_clients(tmp_path, moment) -> None:
-    """A record whose offset was reported is there later, also after a restart."""
+    """Check that each acknowledged record exists, also after a restart."""
     data = tmp_path if moment % 2 else None
     broker = Broker(data, configs=NO_DELAY)
     broker.create_topic("t", 3)
@@ -301,7 +301,7 @@ def test_a_connection_continues_in_the_thread_that_listens() -> None:
             runtime.now_ms(), header, "127.0.0.1:1", "127.0.0.1", 9092, session
         )
         slow = bytes(random.Random(1).choices(b"abcdefghijklmnop", k=900_000))
-        with runtime.condition:  # the thread that listens does no step meanwhile
+        with runtime.condition:  # the thread that listens cannot do a step now
             reply = runtime.listener._hub._broker.handle(
                 context, produce_request("t", 0, batch(slow))
             )

@@ -169,7 +169,7 @@ def test_a_subscriber_gets_the_topics_that_it_may_not_read(
             admin.create_acls([may(Operation.READ, "secret")])
         broker.publish("secret", b"s")
         seen: list[str] = []
-        while not seen:  # it need not be made anew
+        while not seen:  # the consumer need not be created again
             with contextlib.suppress(ApiError):
                 seen += [record.topic for record in consumer.poll(10)]
         assert seen == ["secret"]
@@ -209,7 +209,7 @@ def test_a_member_without_permission_on_its_group_gets_an_error(
         admin.delete_acls([AclFilter(permission=Permission.DENY)])
         broker.publish("t", 2)
         seen: list[str] = []
-        while not seen:  # it goes on
+        while not seen:  # the consumer continues
             with contextlib.suppress(ApiError):
                 seen += [record.topic for record in consumer.poll(10)]
 

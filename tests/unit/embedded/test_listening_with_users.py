@@ -46,7 +46,7 @@ def test_only_users_with_a_valid_password_can_connect(broker: headrace.Broker, m
 def test_passwords_are_hashed_while_the_program_goes_on(
     broker: headrace.Broker, monkeypatch: pytest.MonkeyPatch
 ):
-    """Else any stranger could hold up its own producers and consumers, by as many passwords as it likes."""
+    """Otherwise a remote client could delay the local clients with many passwords."""
     began, goes_on = threading.Event(), threading.Event()
     check = ScramCredentials.is_password
 

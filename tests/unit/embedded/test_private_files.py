@@ -18,7 +18,7 @@ EARLIEST: dict[str, Any] = {"auto.offset.reset": "earliest"}
 
 @pytest.fixture(autouse=True)
 def _no_umask():
-    """See the permissions that are asked for: a umask would only take some away."""
+    """Set the umask to 0, so that the files have the permissions that the broker requests."""
     before = os.umask(0)
     yield
     os.umask(before)
@@ -50,7 +50,7 @@ def use(broker):
 
 
 def test_files_of_an_embedded_broker_are_private(tmp_path):
-    for start in range(2):  # a second one writes its own files
+    for start in range(2):  # the second start writes further files
         with headrace.Broker(tmp_path / "data") as broker:
             if not start:
                 use(broker)

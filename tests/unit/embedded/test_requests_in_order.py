@@ -54,7 +54,7 @@ def test_batches_stay_in_order_while_one_is_compressed_again(acks: str, *, idemp
 
 
 class Client:
-    """A client of the broker that keeps what it is answered."""
+    """A client of the broker that keeps its responses."""
 
     client_id = "client"
     runs_here = True

@@ -208,7 +208,7 @@ def test_a_storage_is_given_as_a_class_or_a_log_directory(tmp_path) -> None:
         with pytest.raises(ConfigError, match="another storage has the name"):
             broker.create_topic("other", storage=OsFileSystem(tmp_path / "other"))
         with pytest.raises(ConfigError, match="give the class, Unnamed"):
-            broker.create_topic("other", storage=Unnamed())  # type: ignore[arg-type]  # which is what is tested
+            broker.create_topic("other", storage=Unnamed())  # type: ignore[arg-type]  # the test needs a wrong type
         with Admin(broker.listen()) as far, pytest.raises(ConfigError, match="pass its name"):
             far.create_topic("other", storage=Unnamed)
         kept = broker.configs("far")["headrace.storage"].value

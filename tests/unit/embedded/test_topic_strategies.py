@@ -63,7 +63,7 @@ def registered(monkeypatch) -> None:
 
 
 def know() -> None:
-    """Do what every process does that knows these by name."""
+    """Register the classes by name, as other processes do."""
     headrace.register_partitioner("modulo", Modulo)
     headrace.register_serde("shifted", Shifted)
 

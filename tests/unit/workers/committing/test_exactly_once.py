@@ -268,7 +268,7 @@ class _Stub:
 
 @pytest.mark.parametrize(("at", "counts"), [(5, True), (3, False)])
 def test_commits_of_another_owner_do_not_decide_a_doubtful_transaction(at, counts) -> None:
-    """(1) A commit of two partitions is in doubt, (2) one of them goes, (3) its next owner commits there, too."""
+    """(1) A commit of two partitions has no response. (2) One is revoked. (3) Its next owner commits there, too."""
     stays, gone = ORDERS, TopicPartition("orders", 1)
     stub: Any = _Stub({stays: at, gone: 9})
     transactor = transactor_module.Transactor(
@@ -282,7 +282,7 @@ def test_commits_of_another_owner_do_not_decide_a_doubtful_transaction(at, count
 
 @pytest.mark.parametrize("goes", [True, False])
 def test_a_transaction_is_aborted_if_its_partition_is_revoked_before_the_commit(goes) -> None:
-    """(1) Offsets are sent, (2) the member loses its place and joins again, (3) the group takes the offsets."""
+    """(1) The worker sends offsets. (2) The member leaves and joins again. (3) The group accepts the offsets."""
     calls: list[str] = []
     lost = [ORDERS if goes else TopicPartition("orders", 1)]
 
@@ -315,7 +315,7 @@ def test_a_transaction_is_aborted_if_its_partition_is_revoked_before_the_commit(
 
 
 def test_a_refusal_of_an_earlier_attempt_does_not_stop_a_worker_later() -> None:
-    """(1) A topic refuses a result for too long, (2) the partition goes, (3) a commit fails for another reason."""
+    """(1) A topic refuses a result too long. (2) The partition is revoked. (3) A commit fails for another reason."""
     stub: Any = _Stub({})
     stub.now_ms = itertools.count(0, 10_000).__next__
     stub.forget = lambda _: None
@@ -333,7 +333,7 @@ def test_a_refusal_of_an_earlier_attempt_does_not_stop_a_worker_later() -> None:
 def test_a_refused_result_delays_only_later_records_of_its_partition(
     broker: Broker, app: App
 ) -> None:
-    app._pace["commit_interval_s"] = 0.5  # longer than what was refused is left alone
+    app._pace["commit_interval_s"] = 0.5  # longer than the pause after a refusal
 
     @app.worker("orders", dead_letter=True, **SOON)
     @app.publishes("invoices")
@@ -481,8 +481,8 @@ def test_keys_of_dedupe_count_when_they_are_committed(broker: Broker, app: App) 
 def test_a_key_of_a_dropped_transaction_is_new_again() -> None:
     async def main() -> None:
         deduplication = Deduplication(RecentKeys())
-        nobody: Any = None  # is asked
-        out, marks = Outbox(nobody), [HandledKey(ORDERS, 0, "a"), HandledKey(ORDERS, 1, "b")]
+        no_object: Any = None  # no code uses it
+        out, marks = Outbox(no_object), [HandledKey(ORDERS, 0, "a"), HandledKey(ORDERS, 1, "b")]
         assert await deduplication.begin(ORDERS, ["a", "b"]) == [True, True]
         await deduplication.hold(out, marks)
         assert out.keys == marks

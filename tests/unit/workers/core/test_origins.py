@@ -35,7 +35,7 @@ def waiting(found: ConsumerRecord, attempt: int = 2, due_ms: int = 5_000) -> Hea
 
 
 def origins(*topics: str, **retry: Any) -> Origins:
-    """Return what a worker believes of the topics, with retry topics for 1 and 5 seconds."""
+    """Return the origins of a worker with some topics, and with retry topics for 1 and 5 seconds."""
     app = App(group="g")
     chosen = Retry(**{"attempts": 3, "first": 1, "factor": 5, "topics": True, **retry})
     app.worker(list(topics or ("orders", "shipments")), retry=chosen)(_handler)

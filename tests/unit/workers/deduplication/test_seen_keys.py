@@ -147,7 +147,7 @@ def test_a_handler_that_failed_leaves_no_key(broker: Broker, seen: Declared) -> 
 
 
 def test_a_result_that_is_not_written_leaves_no_key(broker: Broker, seen: Declared) -> None:
-    """The key comes after everything that the record led to: a death in between has it handled again."""
+    """The key is written after all results of the record. After a crash in between, the record is handled again."""
     app = App(group="billing")
     order: list[str] = []
 

@@ -42,7 +42,7 @@ def broker() -> Iterator[Broker]:
 
 
 def failing_app(**options: Any) -> tuple[App, list[bytes]]:
-    """Return an app that handles `ok` and fails for everything else."""
+    """Return an app that handles the value `ok` and fails for other values."""
     app, handled = App(group="g", commit_interval_s=0.05), []
 
     @app.worker("orders", dead_letter=True, **options)

@@ -27,7 +27,7 @@ RECORDS = ["v0", "v1", "v2"]
 WAIT_S = 20.0
 
 
-class Unreadable(Exception):  # noqa: N818 - it is named for what it cannot do
+class Unreadable(Exception):  # noqa: N818 - the name describes the exception
     """An exception whose text cannot be read."""
 
     def __str__(self) -> str:
@@ -378,7 +378,7 @@ def test_a_record_with_the_key_none_is_always_new(broker: Broker) -> None:
 def test_an_unhashable_key_is_refused(broker: Broker) -> None:
     app = App(group="g")
 
-    no_key: Any = lambda _order: [1]  # noqa: E731 - a list is no key, which a type checker would say
+    no_key: Any = lambda _order: [1]  # noqa: E731 - a list cannot be a key, and the type checker knows it
 
     @app.worker("orders", dedupe=no_key, dead_letter=True, retry=1)
     async def handle(order: str) -> None: ...

@@ -84,7 +84,7 @@ def test_a_worker_that_stops_says_where_its_handler_failed() -> None:
 def failure(function: Callable[[], Any]) -> Exception:
     try:
         function()
-    except Exception as error:  # noqa: BLE001 - that is what is looked at
+    except Exception as error:  # noqa: BLE001 - the test examines the error
         return error
     raise AssertionError("it did not fail")
 
@@ -134,7 +134,7 @@ def test_an_exception_group_shows_its_exceptions() -> None:
     assert "ValueError: b" in text
 
 
-class Unreadable(Exception):  # noqa: N818 - it is named for what it cannot do
+class Unreadable(Exception):  # noqa: N818 - the name describes the exception
     def __str__(self) -> str:
         raise RuntimeError("no text")
 

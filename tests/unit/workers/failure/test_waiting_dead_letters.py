@@ -17,7 +17,7 @@ COUNT = 50
 
 
 class Outlet:
-    """An outlet that has every topic, and delivers nothing before the test lets it."""
+    """An outlet that has every topic. It delivers records when the test sets `delivered`."""
 
     def __init__(self) -> None:
         self.looked = 0

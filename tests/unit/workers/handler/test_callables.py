@@ -110,7 +110,7 @@ def class_method(function: Callable[..., Any]) -> Any:
 
 
 def handle_method(function: Callable[..., Any]) -> Any:
-    """Return an object that says whether it handles one or many by its annotation, as `handle` of an object does."""
+    """Return an object whose annotation determines whether it handles batches, like the method `handle`."""
     return type("Holder", (), {"__call__": with_owner(function)})()
 
 

@@ -59,13 +59,13 @@ def test_a_record_that_waited_for_a_thread_is_handled_only_by_its_owner(
             serde=SimpleNamespace(deserialize=bytes),
             publications=(),
         )
-        nobody: Any = None  # is asked
+        no_object: Any = None  # no code uses it
         scheduler = Scheduler(ordering="partition", concurrency=1)
         scheduler.add([RECORD])
         [job] = scheduler.take(0)
-        processor = Processor(settings, nobody, threads, source, scheduler)
+        processor = Processor(settings, no_object, threads, source, scheduler)
         hung = asyncio.create_task(threads.run(free.wait))
-        work = asyncio.create_task(processor.process(job, nobody))
+        work = asyncio.create_task(processor.process(job, no_object))
         await asyncio.sleep(0)
         assert threads._busy == 2
         source.is_ours = False
@@ -139,7 +139,7 @@ def test_a_job_cancelled_before_its_begin_frees_its_slot() -> None:
     async def run() -> None:
         jobs = Jobs(app, Source())
         jobs.scheduler.add([RECORD])
-        jobs.runner.start()  # its task has not begun when the partition goes
+        jobs.runner.start()  # its task has not begun when the partition is revoked
         await jobs.runner.let_go({TopicPartition("orders", 0)})
         jobs.scheduler.drop([TopicPartition("orders", 0)])
         jobs.ended.clear()

@@ -55,7 +55,7 @@ async def until(condition: Callable[[], object]) -> None:
 @contextlib.asynccontextmanager
 async def serving(app: App) -> AsyncIterator[None]:
     task = asyncio.create_task(app.serve())
-    await asyncio.sleep(0)  # it has begun: what has not cannot be stopped
+    await asyncio.sleep(0)  # the task must begin before it can be stopped
     try:
         yield
     finally:
@@ -411,9 +411,7 @@ def test_a_stop_while_at_most_once_commits_loses_nothing(broker: Broker, monkeyp
         async def stop_meanwhile(consumer, offsets):
             app.stop()
             await commit(consumer, offsets)
-            await asyncio.sleep(
-                0.02
-            )  # the stop gets its turn between the commit and what comes after
+            await asyncio.sleep(0.02)  # the stop runs between the commit and the handlers
 
         monkeypatch.setattr(headrace.aio.Consumer, "commit", stop_meanwhile)
         await app.serve()
@@ -426,7 +424,7 @@ def test_a_stop_while_at_most_once_commits_loses_nothing(broker: Broker, monkeyp
 def test_a_worker_that_cannot_commit_a_revoked_partition_stops_with_an_error(
     protocol: str,
 ) -> None:
-    """The partition goes all the same, and what was finished there is handled again."""
+    """The partition is released all the same, and its finished records are handled again."""
     handled: list[tuple[str, str]] = []
     options: dict[str, Any] = {"heartbeat_interval_ms": 20} if protocol == "classic" else {}
     configs = {
