@@ -33,20 +33,20 @@ QUICK_CONSUMER: dict[str, Any] = {
     "fetch_max_wait_ms": 100,
 }
 ON_KAFKA: dict[str, Any] = {"metadata_max_age_ms": 500}
-"""Kafka leaves it to classic members to look for added partitions; by default they do so every five minutes."""
+"""Classic members find added partitions on Kafka when they refresh metadata, by default every five minutes."""
 CLASSIC_ONLY = frozenset({"session_timeout_ms", "heartbeat_interval_ms", "assignor"})
 """Settings that the coordinator decides, not the client, under the protocol `consumer`."""
 
 
 @dataclass
 class Place:
-    """A broker, and the clients of one test, which end with it."""
+    """A broker, and the clients of one test. They are closed at the end of the test."""
 
     name: str
     target: Any
     clients: list[Any] = field(default_factory=list)
     protocol: str = "classic"
-    """The group protocol of consumers that do not say which."""
+    """The default group protocol of consumers."""
 
     @property
     def is_headrace(self) -> bool:
@@ -91,7 +91,7 @@ class Place:
 
 
 class Member:
-    """A consumer in a group, the numbers that it has read, and the calls of its listener."""
+    """A consumer of a group, with the numbers that it has read and the calls of its listener."""
 
     def __init__(self, place: Place, group: str, topics: Any = None, **options: Any) -> None:
         subscription = {

@@ -212,7 +212,7 @@ def test_b1_revocation_commits_by_default(place, name) -> None:
     zero = zero_of(place, name)
     member = Member(place, name, [name], auto_commit_interval_ms=600_000)
     until(lambda: len(member.numbers) == 10, member)
-    member.poll()  # what was returned before is finished now
+    member.poll()  # this finishes the records of the poll before
     member.consumer.unsubscribe()
     assert place.admin().offsets(name)[zero].offset == 10
 
@@ -254,7 +254,7 @@ def test_b2_manual_assignment_has_the_same_interface(place, name) -> None:
 
 @pytest.mark.usefixtures("protocol")
 def test_b2_offsets_are_kept_outside(place, name) -> None:
-    """A program that keeps offsets beside its results, in a group: it seeks when it is assigned partitions."""
+    """A member of a group that stores offsets with its results. It seeks when partitions are assigned."""
     zero = zero_of(place, name)
     results: dict[str, int] = {"sum": 0 + 1 + 2 + 3, "next": 4}  # as a former process left them
 

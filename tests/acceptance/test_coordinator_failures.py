@@ -89,7 +89,7 @@ class Scenario:
         return len((shard.classic_groups.get("g") or shard.consumer_groups["g"]).members)
 
     def kill_at(self, kind: type, number: int = 1, *, answered: bool = False) -> None:
-        """Have the broker killed when it gets the n-th request of a kind, or has sent the n-th answer."""
+        """Kill the broker when it receives the n-th request of a kind, or when it has sent the n-th response."""
         seen: list[Any] = []
 
         def hook(_program: Program, call: Any) -> TransportError | None:
@@ -290,7 +290,7 @@ def test_b5_a_member_that_pauses_before_its_join_gets_no_partitions(scenario) ->
         late.run(late.core.commit({late.assignment()[0]: 0}), 5_000)
     if isinstance(refused.value, ApiError):
         assert refused.value.code in {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION}
-    scenario.settle()  # and it returns
+    scenario.settle()  # the member joins again
     assert min(scenario.generations) > before
 
 

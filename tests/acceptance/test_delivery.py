@@ -15,7 +15,7 @@ HALVES = {
     "at_least_once": [b"a1", b"b1", b"a2", b"a2", b"b2", b"a3", b"b3"],
     "exactly_once": [b"a1", b"b1", b"a2", b"b2", b"a3", b"b3"],
 }
-"""The results that remain when the handler fails between the two results that it writes for each record."""
+"""The results that remain after a failure. The handler writes two results per record, and fails between them."""
 
 
 @pytest.mark.parametrize("delivery", HALVES)

@@ -56,7 +56,7 @@ def test_the_demo_of_the_article_runs_on_kafka(kafka) -> None:
 
 
 def test_one_program_runs_unchanged_everywhere(place: Place, name: str) -> None:
-    """The file that test_a16 runs in processes of its own, given a `Broker` or an address."""
+    """The example program, with a `Broker` or an address. test_a16 runs the same file in other processes."""
     topic = place.topic(name, 6)
     place.topic(f"{topic}-done")
     place.fill(topic, range(50), partitions=6)

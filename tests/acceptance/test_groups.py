@@ -1,4 +1,4 @@
-"""A4 to A7 and A9 to A13: groups, their members, who gets which partition, and when."""
+"""A4 to A7 and A9 to A13: groups, their members, and the assignment of partitions."""
 
 from __future__ import annotations
 
@@ -155,7 +155,9 @@ def test_a9_partitions_move_when_a_consumer_joins_or_leaves(place, name) -> None
     second = Member(place, name, [topic])
     until(lambda: settled(4, first, second), first, second)
     second.consumer.close()
-    until(lambda: settled(4, first), first, patience_s=3)  # shorter than the session: it said so
+    until(
+        lambda: settled(4, first), first, patience_s=3
+    )  # shorter than the session: the member has left explicitly
 
 
 @pytest.mark.usefixtures("protocol")
@@ -301,7 +303,7 @@ def test_a13_an_owner_that_sleeps_is_removed_and_its_late_commit_is_fenced(place
     assert other.consumer.group_metadata().generation_id > who.generation_id
 
 
-class pausing:  # noqa: N801 - reads as the statement that it is
+class pausing:  # noqa: N801 - a context manager with the name of a function
     """Stop a consumer's heartbeats, as SIGSTOP would: no thread runs its engine."""
 
     def __init__(self, place: Place, member: Member) -> None:

@@ -90,7 +90,10 @@ def test_a14_failed_records_are_retried_in_order(place, name) -> None:
     topic = place.topic(name, 2)
     place.fill(topic, range(20), partitions=2)
     app = headrace.App(place.target, commit_interval_s=0.05)
-    done: dict[int, list[int]] = {0: [], 1: []}  # complete, as two threads look at it
+    done: dict[int, list[int]] = {
+        0: [],
+        1: [],
+    }  # all keys exist, because two threads use the dictionary
     failures: defaultdict[int, int] = defaultdict(int)
 
     @app.worker(

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CLIENTS = ROOT / "src" / "headrace" / "clients"
 DECIDES = ["engine.py", "network", "flows", "consumer", "producer", "admin"]
 DRIVES = ("aio", "blocking", "settings")
-"""The beginnings of the names of shells, and of what builds a core for them."""
+"""The prefixes of modules that are shells, or that build a core for a shell."""
 IO = {"asyncio", "os", "time", "threading", "socket", "select", "selectors", "uuid", "logging"}
 
 
@@ -68,7 +68,7 @@ def test_b6_a_group_moves_from_eager_to_cooperative_while_it_works(place, name) 
 
 
 def imported(path: Path) -> set[str]:
-    """The packages that a module imports when it runs."""
+    """Return the packages that a module imports at run time."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):

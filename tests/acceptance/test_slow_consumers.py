@@ -1,4 +1,4 @@
-"""B5: slow consumers, as docs/design/adr/0023 says. In virtual time, with a broker and whole consumers."""
+"""B5: slow consumers, as docs/design/adr/0023 describes, in virtual time with a broker and complete consumers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Slow:
         self.told.append("lost")
 
     def works_for(self, milliseconds: int) -> None:
-        """The slow program works on its own; the other polls."""
+        """Let time pass. The slow program makes no call; the other member polls."""
         rebalance(self.other, rounds=milliseconds // 500)
 
     def leaves(self) -> int:

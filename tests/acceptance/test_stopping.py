@@ -21,7 +21,7 @@ PROTOCOLS = ["classic", "consumer"]
 
 @contextmanager
 def stopping(place: Place, group: str, member: str = "", **options: Any) -> Iterator[list[str]]:
-    """Stop a member from a thread, as an administrator's program does; the list has what became of it."""
+    """Stop a member from another thread, like the program of an administrator. The list gets the outcome."""
     outcomes: list[str] = []
     admin = headrace.Admin(place.target, **QUICK)
 
@@ -109,7 +109,7 @@ def test_a17_the_iteration_of_a_stopped_consumer_ends(
 def test_a17_a_stopped_member_finishes_its_records_first(
     headrace_place: Place, name: str, protocol: str
 ) -> None:
-    """The program works on records of its last poll; the stop waits until it comes back."""
+    """The program handles records of its last poll. The stop waits for the next poll."""
     place = headrace_place
     place.protocol = protocol
     topic = place.topic(name, 1)
@@ -229,7 +229,7 @@ def test_a17_a_member_that_does_not_come_back_is_removed_by_force(
 def test_a17_a_member_that_waits_for_others_to_join_stops_at_once(
     headrace_place: Place, name: str
 ) -> None:
-    """The others may take as long as `max.poll.interval.ms`; it has nothing to finish, and does not join again."""
+    """Other members may take up to `max.poll.interval.ms`. This member has no records, and does not join again."""
     place = headrace_place
     topic = place.topic(name, 2)
     slow, waiting = (Member(place, name, [topic], assignor="range") for _ in range(2))

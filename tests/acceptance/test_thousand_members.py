@@ -23,7 +23,7 @@ It is many times the usual cost, and far less than a look at all members of the 
 
 
 class Crowd:
-    """Members that poll now and then, and what the coordinator spends on their heartbeats."""
+    """Members that poll at intervals, and the cost of their heartbeats for the coordinator."""
 
     def __init__(self) -> None:
         self.world = ConsumerSimulation(
@@ -63,7 +63,7 @@ class Crowd:
         self.world.settle()
 
     def settle(self) -> int:
-        """Return after how many heartbeat intervals everybody has what it is to have."""
+        """Return the number of heartbeat intervals until all members have their partitions."""
         for interval in range(10):
             if all(member.core.joined for member in self.members) and self.owned() == self.wanted():
                 return interval
@@ -79,7 +79,7 @@ class Crowd:
         return [TopicPartition(name, number) for name in names for number in range(PARTITIONS)]
 
     def cost_s(self) -> float:
-        """Return what a heartbeat has cost the coordinator since this was asked last."""
+        """Return the cost of a heartbeat for the coordinator since the last call."""
         cost_s = self.spent_s / max(1, self.heartbeats)
         self.spent_s, self.heartbeats = 0.0, 0
         return cost_s

@@ -1,4 +1,4 @@
-"""Programs that a user writes with the documentation alone, run by the commands that it names."""
+"""Programs that a user can write from the documentation, run with the documented commands."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class Shell:
         self.environment = {**kept, **path, **environment}
 
     def run(self, *command: str, lines: str = "", code: int = 0) -> str:
-        """Run a command of `headrace` that ends, and return its output; in this process, where it starts at once."""
+        """Run a command of `headrace` in this process, where it starts fast, and return its output."""
         done = run_command(*command, data=lines.encode(), environment=self.environment)
         assert done.code == code, (command, done)
         return done.out.decode()
@@ -51,7 +51,7 @@ class Shell:
         return done.stdout
 
     def json(self, *command: str) -> Any:
-        """Run a command, and return what it says as JSON."""
+        """Run a command, and return its JSON output."""
         return json.loads(self.run(*command, "--format", "json"))
 
     @contextmanager
@@ -83,7 +83,7 @@ class Program:
         self._log = log
 
     def lines(self, count: int) -> list[str]:
-        """Return the next lines of its output; it fails where the program ends before."""
+        """Return the next lines of the program's output. Fail if the program ends before."""
         assert self.process.stdout is not None
         found = [self.process.stdout.readline().rstrip("\n") for _ in range(count)]
         assert all(found), (found, self.log)
@@ -98,12 +98,12 @@ class Program:
             time.sleep(0.05)
 
     def stop(self) -> str:
-        """Stop it by SIGTERM, and return the rest of its output."""
+        """Stop the program with SIGTERM, and return the rest of its output."""
         self.process.send_signal(signal.SIGTERM)
         return self.ended()
 
     def ended(self) -> str:
-        """Wait until it has ended well, and return the rest of its output."""
+        """Wait until the program has ended with success, and return the rest of its output."""
         output, _ = self.process.communicate(timeout=TIMEOUT_S)
         assert self.process.returncode == 0, (self.process.returncode, self.log)
         return output

@@ -30,7 +30,7 @@ FAST = {
     "reconnect.backoff.ms": 20,
     "reconnect.backoff.max.ms": 200,
     "log_level": 0,
-    "metadata.recovery.strategy": "none",  # there is one broker, and it comes back where it was
+    "metadata.recovery.strategy": "none",  # there is one broker, and it restarts at the same address
 }
 CALL_S = 5.0
 
@@ -47,7 +47,7 @@ class Background:
         self._thread.start()
 
     def stop(self, patience_s: float) -> None:
-        """End it, and wait until it has ended."""
+        """Stop the thread, and wait until it has ended."""
         self.ends.set()
         self._thread.join(patience_s)
         assert not self._thread.is_alive(), f"{self._thread.name} does not end"
@@ -55,7 +55,7 @@ class Background:
     def _guarded(self) -> None:
         try:
             self.run()
-        except BaseException as error:  # noqa: BLE001 - the owner of the thread looks at it
+        except BaseException as error:  # noqa: BLE001 - the owner of the thread raises it
             self.trouble = error
 
     def run(self) -> None:
@@ -121,7 +121,7 @@ class Feeder(Background):
             self._journal.write(FAIL, "txn", sends)
 
     def _end(self) -> bool:
-        """Whether what was sent is there, and stays."""
+        """Return whether the sent records are committed."""
         if not self._transactional:
             while self._producer.flush(CALL_S):
                 pass
@@ -131,7 +131,7 @@ class Feeder(Background):
                 _repeat(partial(self._producer.commit_transaction, CALL_S))
                 return True
             while self._producer.flush(CALL_S):
-                pass  # what is aborted on purpose is in the log, for readers to pass over
+                pass  # records of a deliberate abort stay in the log, and readers skip them
         except KafkaException as error:
             if not (error.args[0].txn_requires_abort() or self._is_lost(error)):
                 raise
@@ -139,16 +139,16 @@ class Feeder(Background):
         return False
 
     def _is_lost(self, error: KafkaException) -> bool:
-        """Return whether the producer failed before it asked for the commit."""
+        """Return whether the producer failed before it requested the commit."""
         return bool(error.args[0].code() == KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER)
 
     def _abort(self) -> None:
         try:
             _repeat(partial(self._producer.abort_transaction, CALL_S))
         except KafkaException as error:
-            # librdkafka asks for the end of a transaction whose beginning may have got lost with the broker: if there
-            # is none, its request fails with INVALID_TXN_STATE, and it is useless. So it is when it takes a sequence
-            # again that it has given to records which it left behind in an abort and which have arrived nevertheless.
+            # librdkafka becomes unusable in two cases. (1) The beginning of a transaction is lost with the broker, and
+            # EndTxn fails with INVALID_TXN_STATE. (2) An abort drops records that have reached the broker,
+            # and librdkafka uses their sequence numbers again.
             if not error.args[0].fatal():
                 raise
             self._producer = self._new_producer()
@@ -172,7 +172,7 @@ def _delivered(send: list[Any], error: KafkaError | None, message: Message) -> N
 
 
 class Watcher(Background):
-    """Reads what is committed to a topic, all the time, from its beginning, without a group."""
+    """Reads the committed records of a topic from its beginning, without a group."""
 
     def __init__(self, bootstrap: str, journal: Path, topic: str) -> None:
         super().__init__(f"watcher of {topic}")

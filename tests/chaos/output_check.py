@@ -1,4 +1,4 @@
-"""Conditions after a run: the output is exactly the input, once, in order, and no client saw anything else."""
+"""The conditions after a run: the output has each input record once and in order, and no client read other records."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class OutputCheck:
         )
 
     def check_history(self) -> None:
-        """Let the checker look at what all clients have written down."""
+        """Run the history checker on the journals of all clients."""
         operations = read_operations(self._journals.glob("*.jsonl"))
         for operation in operations:
             if operation.f == "txn" and operation.process.startswith("w"):
@@ -62,7 +62,7 @@ class OutputCheck:
         assert not anomalies, f"{dict(kinds)}: {anomalies[:5]}"
 
     def check_log(self, log: str) -> None:
-        """The broker has written nothing that an operator would have to look at."""
+        """Check that the broker has logged no error."""
         lines = [line for line in log.splitlines() if line.startswith("{")]
         bad = [line for line in lines if json.loads(line)["level"].lower() in UNEXPECTED]
         assert not bad, f"the broker's log has errors: {bad[:3]}"

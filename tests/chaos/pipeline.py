@@ -197,7 +197,7 @@ class Pipeline:
             self._gone(zombie)
 
     def _gone(self, one: Incarnation) -> None:
-        """Count how a process has ended by itself, which it may only do in some ways."""
+        """Count the exit code of a process that has ended by itself. Only some codes are permitted."""
         code = one.process.returncode
         said = (self.directory / f"{one.name}.err").read_text()
         hung = "Timeout (" in said  # faulthandler's

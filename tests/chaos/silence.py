@@ -27,7 +27,7 @@ FEED_S: Final = 0.1
 """Then one more for each partition in such a time."""
 HANDLING_S: Final = 0.03
 SESSION_MS: Final = 6_000
-"""Kafka's shortest; the default of 45 s would make every silence last a minute. Defaults: tests/unit/clients."""
+"""The shortest session timeout of Kafka. With the default of 45 s each silence would take a minute."""
 SETTINGS: Final = {
     "group.initial.rebalance.delay.ms": "0",
     "group.consumer.session.timeout.ms": str(SESSION_MS),
@@ -97,7 +97,7 @@ class Notes:
         )
 
     def check(self) -> None:
-        """Fail where two members handled one partition at one time, or one that had lost it went on."""
+        """Fail if two members handled one partition at the same time, or if a member handled a lost partition."""
         for (kind, partition), calls in self.calls.items():
             ordered = sorted(calls, key=lambda call: call.began_s)
             last_of: dict[str, Handled] = {}
@@ -196,7 +196,7 @@ class Feeder:
 
 
 class Blocking:
-    """A blocking consumer in a thread, and what it does with records."""
+    """A blocking consumer in a thread that handles records."""
 
     def __init__(self, target: str, member: str, protocol: str, notes: Notes) -> None:
         self._arguments = target, member, protocol, notes
@@ -237,7 +237,7 @@ class Blocking:
 def return_to(
     consumer: headrace.Consumer | headrace.aio.Consumer, left: dict[TopicPartition, int]
 ) -> None:
-    """Read partitions that are still this consumer's again from the first record that it left."""
+    """Read partitions that still belong to this consumer again, from the first unhandled record."""
     for name, offset in left.items():
         with contextlib.suppress(NotAssignedError):
             consumer.seek(name, offset)

@@ -45,7 +45,7 @@ STEPS = 150  # enough for some records in each partition
 
 
 def history(*told: tuple[str, str, list[Any]]) -> list[Operation]:
-    """(process, end, steps), one after another; without an end it stays open."""
+    """Return a history of transactions, each given as process, end and steps. One without an end stays open."""
     lines = []
     for process, end, value in told:
         f = "assign" if value and isinstance(value[0], str) else "txn"
@@ -144,7 +144,7 @@ def test_a_planted_fault_is_found(fault: str, seed: int) -> None:
 
 
 def test_two_hundred_thousand_operations_are_checked_within_a_minute() -> None:
-    made_up = CleanHistory(1, 42_000).operations  # a tenth of them: what it costs grows as they do
+    made_up = CleanHistory(1, 42_000).operations  # a tenth of them: the cost grows linearly
     assert sum(operation.type == INVOKE for operation in made_up) >= 20_000
     began = time.process_time()
     assert check(made_up) == []

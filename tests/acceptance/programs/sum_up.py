@@ -13,7 +13,7 @@ import headrace
 
 
 def main(target: Any, group: str, topic: str, count: int) -> dict[str, int]:
-    """Read as a member of the group. The members exchange their results through a topic of its own."""
+    """Read as a member of the group. The members exchange their results through a second topic."""
     total = {"records": 0, "sum": 0}
     told = 0
     with (

@@ -116,7 +116,7 @@ class Worker:
         self._metadata = self._consumer.consumer_group_metadata()
 
     def _is_member(self) -> bool:
-        """Whether the metadata name a generation. Without one the commit of an expelled member would be taken."""
+        """Return whether the metadata have a generation. Otherwise commits of former members are accepted."""
         magic = b"CGMDv2:"
         assert self._metadata.startswith(magic), self._metadata
         return bool(struct.unpack_from("<i", self._metadata, len(magic))[0] >= 0)
@@ -193,7 +193,7 @@ class Worker:
             send[1:] = f"{message.topic()}-{message.partition()}", [message.offset(), send[2]]
 
     def _rewind(self, messages: list[Message]) -> None:
-        """Read the batch again, where it is still this member's."""
+        """Read the batch again from the partitions that still belong to this member."""
         starts: dict[int, int] = {}
         for message in messages:
             starts.setdefault(message.partition(), message.offset())

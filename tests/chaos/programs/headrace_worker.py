@@ -153,7 +153,7 @@ class Worker:
             send[1:] = f"{sent.topic}-{sent.partition}", [sent.offset, send[2]]
 
     def _rewind(self, records: list[headrace.ConsumerRecord]) -> None:
-        """Read the batch again, where it is still this member's."""
+        """Read the batch again from the partitions that still belong to this member."""
         starts: dict[TopicPartition, int] = {}
         for record in records:
             starts.setdefault(TopicPartition(record.topic, record.partition), record.offset)

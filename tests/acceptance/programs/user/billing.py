@@ -1,4 +1,4 @@
-"""An order service: bills orders, tries again what fails for a while, and keeps what cannot be billed.
+"""An order service: it bills orders, retries temporary failures, and writes dead letters for the others.
 
     headrace run billing:app
 

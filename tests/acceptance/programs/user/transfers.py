@@ -1,4 +1,4 @@
-"""Reads numbers, writes their doubles and its own positions in transactions; every third transaction fails once.
+"""Reads numbers, and writes their doubles and its offsets in transactions. Every third transaction fails once.
 
 python transfers.py HOST:PORT       # or "embedded"
 """
