@@ -88,7 +88,7 @@ CONSTANTS: Final = {
     "core/coordinator/consumer/requests.py:_MAX_STORED_BYTES": "length of a group name",
     "core/coordinator/partitioning.py:MAX_STORED_BYTES": "length of a group name",
     "core/scheduled/due_queue.py:LIMIT": "scheduled records of a partition whose times are in memory",
-    "core/scheduled/division.py:MAX_DELAYED_BYTES": "records with times to live",
+    "core/scheduled/division.py:MAX_SCHEDULED_BYTES": "records with times to live",
     "core/log/reading/selective_read.py:MOST_RECORDS": "records of a batch that a Fetch decodes",
     "records/recompression.py:RECOMPRESSED_MAX": "size of a batch that the broker compresses again (",
     "records/refusal.py:MAX_DIRECTED": "records with times to live",

@@ -18,9 +18,9 @@ from headrace.core.deadlines import Deadlines
 from headrace.core.log import AppendInfo, check_produced
 from headrace.core.scheduled.division import (
     Divided,
-    delayed_of,
     divide,
-    may_be_delayed,
+    may_be_scheduled,
+    scheduled_in,
     was_divided,
 )
 from headrace.core.scheduled.due_queue import DueQueue
@@ -178,7 +178,7 @@ class Deliveries:
         self, partition: Partition, schedule: Schedule | None, records: Buffer, now_ms: int
     ) -> Divided | None:
         """Divide a batch. A retry is divided like the first attempt, even if the options of the topic have changed."""
-        if not may_be_delayed(records):
+        if not may_be_scheduled(records):
             return None
         repeats_divided = self._repeats_divided(partition, schedule, records, now_ms)
         delays = partition.max_delay_ms is not None if repeats_divided is None else repeats_divided
@@ -221,7 +221,7 @@ class Deliveries:
         # The batch was divided or cleaned, or both.
         check_produced(records, log.config, now_ms)
         try:
-            delayed = delayed_of(header, records)
+            delayed = scheduled_in(header, records)
             if schedule is not None and schedule.knows(header, len(delayed)):
                 return True
             return was_divided(delayed, batch, compacts=log.config.compacts)

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from headrace.core.log.append.keys import require_keys
-from headrace.core.scheduled.division import MAX_DELAYED_BYTES, divide
+from headrace.core.scheduled.division import MAX_SCHEDULED_BYTES, divide
 from headrace.errors import ApiError, CorruptRecordError, ErrorCode, InvalidRecordError
 from headrace.records.batch import HEADER, HEADER_SIZE, BatchHeader
 from headrace.records.builder import build_batch
@@ -69,7 +69,7 @@ def test_the_bytes_that_are_decoded_are_bounded(codec: Compression) -> None:
 
 
 def test_the_bytes_of_batches_that_wait_are_bounded() -> None:
-    for size, large in ((MAX_DELAYED_BYTES - 100, False), (MAX_DELAYED_BYTES, True)):
+    for size, large in ((MAX_SCHEDULED_BYTES - 100, False), (MAX_SCHEDULED_BYTES, True)):
         batch = build_batch([(b"k", bytes(size), DELAY, NOW_MS)])
         if large:
             assert code_of(batch, delays) == ErrorCode.MESSAGE_TOO_LARGE

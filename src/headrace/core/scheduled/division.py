@@ -44,7 +44,7 @@ _COMMON: Final = b"headrace.del"
 _DELAYING: Final = {name.encode(): name for name in (DELIVER_AT_MS, DELAY_MS)}
 _TTL: Final = TTL_MS.encode()
 _MOST_REPORTED: Final = 100
-MAX_DELAYED_BYTES: Final = 2 << 20
+MAX_SCHEDULED_BYTES: Final = 2 << 20
 """The largest size in bytes of the records of a batch with scheduled records: they are written to the schedule
 unchanged."""
 
@@ -58,7 +58,7 @@ class Divided(NamedTuple):
     """The delivery time of the first record in `later`, in milliseconds since 1970."""
 
 
-def may_be_delayed(records: Buffer) -> bool:
+def may_be_scheduled(records: Buffer) -> bool:
     """Return whether a batch has to be decoded: it names a header of scheduled records, or is compressed."""
     if len(records) < HEADER_SIZE:
         return False
@@ -86,11 +86,11 @@ def divide(
     if _COMMON not in data:
         return None
     require_few(header, MAX_DIRECTED, "with scheduled records")
-    if len(data) > MAX_DELAYED_BYTES:
+    if len(data) > MAX_SCHEDULED_BYTES:
         raise ApiError(
             ErrorCode.MESSAGE_TOO_LARGE,
             f"the batch has {len(data)} bytes of records; a batch with scheduled records has at most "
-            f"{MAX_DELAYED_BYTES}. Send smaller batches.",
+            f"{MAX_SCHEDULED_BYTES}. Send smaller batches.",
         )
     try:
         places = list(record_places(data, header.records_count))
@@ -122,7 +122,7 @@ class ScheduledRecord(NamedTuple):
     has_ttl: bool
 
 
-def delayed_of(header: BatchHeader, records: Buffer) -> list[ScheduledRecord]:
+def scheduled_in(header: BatchHeader, records: Buffer) -> list[ScheduledRecord]:
     """Return the scheduled records of a sound batch.
 
     Raises:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headrace.core.scheduled.division import divide, may_be_delayed
+from headrace.core.scheduled.division import divide, may_be_scheduled
 from headrace.core.scheduled.release import build_release, released_offset
 from headrace.core.scheduled.schedule_batch import (
     ENTRY,
@@ -49,7 +49,7 @@ def waiting_of(later: bytes) -> list[Waiting]:
 @pytest.mark.parametrize("codec", list(Compression))
 def test_both_parts_have_the_producers_identity_and_all_records(codec: Compression) -> None:
     batch = build_batch(RECORDS, compression=codec, **IDENTITY)
-    assert may_be_delayed(batch)
+    assert may_be_scheduled(batch)
     divided = divide(batch, now_ms=NOW_MS, max_delay_ms=1000)
     assert divided is not None
     header, now = read_batch(divided.now)
@@ -89,9 +89,9 @@ def test_a_retry_is_divided_in_the_same_way_though_all_is_due_by_then() -> None:
 
 def test_a_batch_without_scheduled_records_is_not_divided() -> None:
     named = build_batch([(b"headrace.delay-ms", b"headrace.deliver-at-ms", (), 0)])
-    assert may_be_delayed(named)  # the name is there, and no header
+    assert may_be_scheduled(named)  # the name is there, and no header
     assert divide(named, now_ms=NOW_MS, max_delay_ms=1000) is None
-    assert not may_be_delayed(build_batch([RECORDS[0]]))
+    assert not may_be_scheduled(build_batch([RECORDS[0]]))
     assert divide(build_batch([RECORDS[0]]), now_ms=NOW_MS, max_delay_ms=1000) is None
 
 
