@@ -311,9 +311,8 @@ def test_b5_a_member_that_pauses_after_its_join_has_a_full_session_from_the_answ
     scenario.world.lost = None
     scenario.members.append(sleeper)
     joins = len(sleeper.requests(JoinGroupRequest))
-    frozen(
-        scenario, sleeper, 7_000
-    )  # of ten, less the margin; the moment since the answer counts too
+    # Of ten, less the margin; the moment since the answer counts too.
+    frozen(scenario, sleeper, 7_000)
     scenario.settle()
     assert len(sleeper.requests(JoinGroupRequest)) == joins, "no member joined again"
 

@@ -155,9 +155,8 @@ def test_a9_partitions_move_when_a_consumer_joins_or_leaves(place, name) -> None
     second = Member(place, name, [topic])
     until(lambda: settled(4, first, second), first, second)
     second.consumer.close()
-    until(
-        lambda: settled(4, first), first, patience_s=3
-    )  # shorter than the session: the member has left explicitly
+    # Shorter than the session: the member has left explicitly.
+    until(lambda: settled(4, first), first, patience_s=3)
 
 
 @pytest.mark.usefixtures("protocol")

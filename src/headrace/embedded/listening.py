@@ -288,9 +288,8 @@ class _SharedBroker:
         with self._lock:
             now_ms = runtime.now_ms()
             context.session.in_its_thread = self._listener.in_the_loop
-            if (
-                context.now_ms != now_ms
-            ):  # another thread may have moved the broker's time forward since
+            # Another thread may have moved the time of the broker forward since `now_ms` was read.
+            if context.now_ms != now_ms:
                 context = context._replace(now_ms=now_ms)
             reply = self._broker.handle(context, request)
             if isinstance(reply, Deferred) and not reply.done:

@@ -327,9 +327,8 @@ class BrokerRuntime:
     def disown(self) -> None:
         """Become closed, in a forked child. The broker continues in the parent, which has its threads and sockets."""
         self._closed = self._forked = True
-        self.condition = (
-            GuardedCondition()
-        )  # a thread of the parent may have held the old lock during the fork
+        # A thread of the parent may have held the old lock during the fork.
+        self.condition = GuardedCondition()
         self._listening = threading.Lock()
         self._thread = self.listener = None
         self._pumping = False

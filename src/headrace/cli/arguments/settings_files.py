@@ -152,9 +152,8 @@ def read_settings(path: Path) -> dict[str, str]:
         ConfigError: The file cannot be read or parsed.
     """
     try:
-        text = path.read_text(
-            encoding="utf-8-sig"
-        )  # editors on Windows write a byte order mark first
+        # Editors on Windows write a byte order mark first.
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from error
     return _parse_toml(path, text) if path.suffix == ".toml" else parse_properties(text, str(path))

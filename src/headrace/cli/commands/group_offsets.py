@@ -297,9 +297,8 @@ def _rows_of(
     known = [each.group_id for each in client.list_groups()]
     shown = [name for name in known if internal or not is_own_group(name)]
     for name in shown:
-        with contextlib.suppress(
-            ApiError
-        ):  # share groups and others have no committed offsets of this kind
+        # Share groups and others have no committed offsets of this kind.
+        with contextlib.suppress(ApiError):
             rows += _lag_rows(client, name, before)
     tell_of_hidden(len(known) - len(shown), "group")
     return rows

@@ -126,9 +126,8 @@ async def _stopped(
         first = leases = await read_table(calls)
         if not leases:
             fail(f"the table {table} has no leases")
-        of_stream(
-            leases, description.name, _created_s(description)
-        )  # else the table belongs to another application
+        # Raises an error if the table belongs to another application.
+        of_stream(leases, description.name, _created_s(description))
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + options["wait_s"]
         while not options["dry_run"] and any(lease.owner for lease in leases):

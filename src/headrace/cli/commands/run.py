@@ -70,9 +70,8 @@ def run(target: str, directory: Path, log_level: str, log_format: str, *, reload
         options = ["--log-level", log_level, "--log-format", log_format]
         sys.exit(_Reloader(target, directory, options).run())
     _log_to_terminal(log_level.upper(), log_format)
-    sys.stdout = unshielded(
-        sys.stdout
-    )  # the program's own output, colours included; nothing else writes to this stream
+    # The program's own output, colours included; nothing else writes to this stream.
+    sys.stdout = unshielded(sys.stdout)
     app = _load(target, directory)
     say(f"running {target}, pid {os.getpid()}; Ctrl-C stops it after running handlers")
     try:

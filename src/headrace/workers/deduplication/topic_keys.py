@@ -210,9 +210,8 @@ class TopicKeys:
         loading = self._loading.get(partition)
         if loading is None:
             loading = self._loading[partition] = asyncio.create_task(self._load(partition))
-        await asyncio.wait(
-            {loading}
-        )  # unlike `await loading`: a cancelled handler does not cancel the task
+        # Unlike `await loading`: a cancelled handler does not cancel the task.
+        await asyncio.wait({loading})
         if self._loading.get(partition) is loading:
             del self._loading[partition]
         loading.result()

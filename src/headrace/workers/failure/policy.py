@@ -171,9 +171,8 @@ class FailurePolicy:
         if is_over(error, job.refused_ms, now_ms):
             return StopWorker(self._unwritten(job, topic, error))
         advice = None
-        if now_ms >= self._warn_again_ms.get(
-            topic, 0
-        ):  # one warning for all records that wait for the topic
+        # One warning for all records that wait for the topic.
+        if now_ms >= self._warn_again_ms.get(topic, 0):
             self._warn_again_ms[topic] = now_ms + REFUSALS_EVERY_MS
             advice = self._advice(error)
         return WriteAgain(now_ms + WRITE_AGAIN_MS, advice)

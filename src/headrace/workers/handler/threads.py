@@ -56,9 +56,8 @@ class HandlerThreads:
                     error = raised
                 else:
                     error = RuntimeError(f"the handler raised {raised!r}")
-            with contextlib.suppress(
-                RuntimeError
-            ):  # the event loop is closed, so no task waits for the result
+            # The event loop is closed, so no task waits for the result.
+            with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(self._settle, future, result, error)
             del function, future, result, error
 

@@ -185,9 +185,8 @@ class JobRunner:
         job = self._jobs.pop(task)
         error = None if task.cancelled() else task.exception()
         if job is not None and (task.cancelled() or error is not None):
-            self._scheduler.abandon(
-                job
-            )  # a task that was cancelled before its first step has not run the job
+            # A task that was cancelled before its first step has not run the job.
+            self._scheduler.abandon(job)
         if error is not None:
             self._fail(error if job is None else self._policy.broken(job, error))
         self._ended(None)
@@ -200,9 +199,8 @@ class JobRunner:
         out = self._new_out()
         handled: list[ConsumerRecord] = []
         if job.error is not None:
-            await self._held(
-                job
-            )  # otherwise the processor waits, right before it calls the handler
+            # Without an error the processor waits itself, right before it calls the handler.
+            await self._held(job)
         elif not job.let_go:
             handled = await self._attempt(job, out, task)
         if job.let_go or not scheduler.is_current(job):

@@ -88,9 +88,8 @@ class Poller:
         # No `await` between `poll` and `_take_in`: the source's positions count these records as taken in.
         self._take_in(records)
         if records and self._source.begins_late and (began := self._core.beginnings()):
-            await self._commit(
-                began
-            )  # so that a restart does not begin at the end of the partition
+            # So that a restart does not begin at the end of the partition.
+            await self._commit(began)
         self._start_jobs()
         return records
 

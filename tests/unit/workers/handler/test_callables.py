@@ -163,9 +163,8 @@ def function_of(noted: list[Any], kind: str, *, batch: bool, context: bool) -> C
     if kind == "async":
 
         async def in_loop(value: Any, context: Any) -> str:
-            await asyncio.sleep(
-                0.005
-            )  # a worker that does not wait for it commits before it is done
+            # A worker that does not wait for it commits before it is done.
+            await asyncio.sleep(0.005)
             await context.publish("noted", "x")
             note(value, context)
             return "result"

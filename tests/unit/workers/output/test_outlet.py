@@ -51,9 +51,8 @@ def test_a_raised_record_limit_is_used_soon() -> None:
                 await outlet.check_record("t", LARGE, 5_000)
             admin.alter_configs("t", {"max.message.bytes": "10000"})
             with pytest.raises(MessageTooLargeError):
-                await outlet.check_record(
-                    "t", LARGE, 5_000
-                )  # smaller dead letters would be measured differently
+                # Smaller dead letters would be measured differently.
+                await outlet.check_record("t", LARGE, 5_000)
             await asyncio.sleep(LIMIT_HOLDS_S + 0.1)
             await outlet.check_record("t", LARGE, 5_000)
 
