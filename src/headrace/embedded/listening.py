@@ -288,7 +288,7 @@ class _SharedBroker:
         with self._lock:
             now_ms = runtime.now_ms()
             context.session.in_its_thread = self._listener.in_the_loop
-            # Another thread may have moved the time of the broker forward since `now_ms` was read.
+            # Another thread may have moved the time of the broker forward since the context was made.
             if context.now_ms != now_ms:
                 context = context._replace(now_ms=now_ms)
             reply = self._broker.handle(context, request)
