@@ -1,7 +1,7 @@
 """Many scheduled records while the server is killed: each is delivered once, when it is due, in order.
 
 HEADRACE_DELAYED_RECORDS is their number (50,000; `make delay` takes a million). The server is killed while they are
-scheduled and again while they come. The measurements are printed and kept in .cache/delay/results.txt.
+scheduled, and again while they are delivered. The measurements are printed and kept in .cache/delay/results.txt.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ The outage counts as over when all records older than this are delivered, in mil
 UNDISTURBED_SHARE = 0.1
 """The least part of the records that must be due outside of outages, so that their delay can be measured."""
 SLACK_MS = 2
-"""The clocks of two processes."""
+"""The largest difference between the clocks of two processes."""
 
 
 def now_ms() -> int:
@@ -225,7 +225,7 @@ class Outage:
     ready_ms: int
 
     def disturbs(self, arrivals: list[tuple[int, int]]) -> tuple[int, int]:
-        """Return the first and the last due time of what came as it did because of it; `arrivals` are sorted."""
+        """Return the first and the last due time of the records that it delayed; `arrivals` are sorted."""
         dues, last_arrivals = [], []
         last = 0
         for due_ms, arrived_ms in arrivals:
@@ -354,7 +354,7 @@ def test_slow_records_outside_an_outage_are_measured() -> None:
     slow = [(due, due + 1200) for due in range(13_000, 20_000, 10)]
     assert set(undisturbed(prompt[:900] + held_up, outages)) == {5}
     assert set(undisturbed(prompt + held_up + slow, outages)) == {5, 1200}
-    # Who never catches up leaves nothing to be measured.
+    # If a server never catches up, there is nothing to measure.
     assert not undisturbed([(due, due + 1200) for due in range(10_000, 20_000, 10)], outages)
 
 

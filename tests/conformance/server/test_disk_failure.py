@@ -1,5 +1,5 @@
-"""A disk that takes no more. Broken: the process ends with an error, a restart recovers. Full: it goes on when there is
-space again. Nothing that was acknowledged is lost.
+"""A disk that fails. Broken: the process ends with an error, a restart recovers. Full: it continues when there is
+space again. No acknowledged record is lost.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ FILLER_BYTES = 1_500_000
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of a few megabytes, partly taken by a file that is in the way."""
+    """A file system of a few megabytes, partly filled with another file."""
     path = tmp_path / "disk"
     path.mkdir()
     options = f"size={DISK_BYTES}"
@@ -88,7 +88,7 @@ def served(disk: Path, minimum_bytes: int) -> ServerProcess:
 
 
 def fill(client: WireClient, batch: bytes) -> int:
-    """Produce until it is refused; returns how many batches were acknowledged."""
+    """Produce until a batch is refused; return the number of acknowledged batches."""
     acknowledged = 0
     while (part := client.produce("t", 0, batch)).error_code == 0:
         assert part.base_offset == acknowledged

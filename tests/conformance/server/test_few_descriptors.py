@@ -1,4 +1,4 @@
-"""A server that may open few files, or finds links in its data directory, goes on."""
+"""A server that may open few files, or has links in its data directory, continues to work."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def narrow_server(directory: Path, *options: str) -> Iterator[ServerProcess]:
 
 
 def produce(client: WireClient, topic: str, partitions: list[int]) -> list[int]:
-    """Write a batch to partitions, in one request; return those that have refused it."""
+    """Write a batch to partitions in one request; return the partitions that refused it."""
     data = [PartitionProduceData(index=index, records=BATCH) for index in partitions]
     topics = [TopicProduceData(name=topic, partition_data=data)]
     response = client.request(ProduceRequest(acks=-1, timeout_ms=60_000, topic_data=topics))
@@ -69,8 +69,8 @@ def test_more_partitions_than_descriptors_are_written_and_clients_still_get_in(
                 left = refused
                 attempts += 1
                 assert time.monotonic() < deadline
-                pause.wait(0.1)  # as clients do between attempts
-            assert "open_segments_limited" in server.log  # the bound of open files was reached
+                pause.wait(0.1)  # clients wait like this between attempts
+            assert "open_segments_limited" in server.log  # the limit of open files was reached
             if (
                 durability == "os"
             ):  # nothing is synced between the steps of a request, so that it has to be refused

@@ -1,4 +1,4 @@
-"""kill -9 at random moments under acknowledged load: what was acknowledged is there after the restart, in order.
+"""kill -9 at random moments under load: after the restart all acknowledged records are there, in order.
 
 HEADRACE_KILL_CYCLES sets the number of kills (50), HEADRACE_KILL_SEED repeats a run.
 """
@@ -105,7 +105,7 @@ class Ledger:
         self.acked_end = max(self.acked_end, base_offset + batch.count)
 
     def verify(self, client: WireClient) -> None:
-        """Read what is new in the partition and compare it with what was acknowledged."""
+        """Read the new records of the partition, and compare them with the acknowledged ones."""
         for record in client.read(TOPIC, self.partition, len(self.values)):
             assert record.offset == len(self.values), "offsets have no holes"
             assert record.value is not None
@@ -122,7 +122,7 @@ class Ledger:
 
 
 class Acknowledgements:
-    """Counts them by partition, and lets the test wait for a number of all, or for one of each."""
+    """Counts acknowledgements by partition; a test waits for a number in all, or for one of each partition."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()

@@ -1,4 +1,4 @@
-"""More clients, and worse ones, than a broker wants: it stays lean, says no in time, and serves the others."""
+"""Very many clients, and clients that stall: the broker needs little memory, refuses in time, and serves the others."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def many_descriptors(count: int) -> Iterator[None]:
 
 
 def latency_ms(client: WireClient, rounds: int = 20) -> float:
-    """The median time of an acknowledged produce."""
+    """Return the median time of an acknowledged Produce request."""
     taken = []
     for _ in range(rounds):
         began = time.perf_counter()
@@ -93,12 +93,12 @@ def test_five_thousand_idle_connections(tmp_path: Path) -> None:
         assert (rss(server) - before) / IDLE_CONNECTIONS < 32 * 1024
         assert latency_ms(client) < 10 * alone_ms + 20
         assert "connection_refused" not in server.log
-        stack.pop_all().close()  # they all leave at once, the server last
+        stack.pop_all().close()  # all disconnect at once, the server last
     assert "Traceback" not in server.log
 
 
 def test_slow_writers_are_closed_and_other_clients_are_not_affected(tmp_path: Path) -> None:
-    """Slowloris: the first bytes of a request, then one byte now and then, or none."""
+    """A Slowloris attack: the first bytes of a request, then one byte now and then, or none."""
     with running_server(tmp_path) as server, WireClient(address(server)) as client:
         client.create_topic("t")
         began, before = time.monotonic(), rss(server)
@@ -133,7 +133,7 @@ def test_slow_writers_are_closed_and_other_clients_are_not_affected(tmp_path: Pa
 
 
 def fill_big(client: WireClient) -> None:
-    """Put 18 MB into a topic."""
+    """Write 18 MB into a topic."""
     client.create_topic("big")
     batch = build_batch([(None, os.urandom(900_000), (), NOW_MS)])
     for _ in range(20):
@@ -141,7 +141,7 @@ def fill_big(client: WireClient) -> None:
 
 
 def fetch_of_big() -> FetchRequest:
-    """Ask for all of it."""
+    """Return a request for all of its records."""
     partition = FetchPartition(partition=0, partition_max_bytes=18 * MIB)
     return FetchRequest(
         replica_id=-1, session_epoch=-1, max_bytes=18 * MIB,
@@ -176,7 +176,7 @@ def test_readers_that_take_nothing_cost_little_and_are_closed(tmp_path: Path) ->
 
 
 def test_a_peer_that_says_nothing_more_is_closed(tmp_path: Path) -> None:
-    """Half open: the other machine is gone, and no FIN will ever come. To the server it looks like silence."""
+    """A half-open connection: the other machine is gone, and sends no FIN. The server receives nothing more."""
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(
             running_server(tmp_path, "--config", "connections.max.idle.ms=1500")

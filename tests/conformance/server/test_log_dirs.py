@@ -1,4 +1,4 @@
-"""A server with two data directories, of which one fails, is missing, and comes back."""
+"""A server with two data directories. One of them fails, is missing, and returns."""
 
 from __future__ import annotations
 

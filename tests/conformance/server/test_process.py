@@ -94,7 +94,7 @@ def _long_poll(client: WireClient) -> int:
 
 @contextlib.contextmanager
 def client_that_takes_nothing(server: ServerProcess) -> Iterator[WireClient]:
-    """A client that has asked for far more than its socket holds, and does not read."""
+    """A client that requests far more than its socket holds, and does not read."""
     batch = build_batch([(None, bytes(900_000), (), NOW_MS)])
     partition = FetchPartition(partition=0, partition_max_bytes=50_000_000)
     request = FetchRequest(
@@ -137,7 +137,7 @@ def test_produce_requests_in_flight_are_answered_before_the_stop(tmp_path: Path)
         client.create_topic("t")
         for _ in range(50):
             client.send_batch("t", 0, build_batch([RECORD]))
-        client.receive()  # the others are in the server's hands or in flight
+        client.receive()  # the server has received the others, or they are in flight
         server.signal(signal.SIGTERM)
         acknowledged = 1
         try:

@@ -1,6 +1,6 @@
-"""A log with transactions of many producers, and what librdkafka, kafka-python and our own consumer read of it.
+"""A log with transactions of many producers, read by librdkafka, kafka-python and our own consumer.
 
-The transactional batches are put into the log by the broker itself; markers come by WriteTxnMarkers.
+The broker itself appends the transactional batches; WriteTxnMarkers appends the markers.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Scenario:
 
 @pytest.fixture
 def scenario(tmp_path: Path) -> Scenario:
-    """Write the log, with a broker of its own."""
+    """Write the log with a separate broker."""
     (tmp_path / "data").mkdir()
     stores = open_stores([tmp_path / "data"])
     harness = BrokerHarness(files=stores.files, metadata=stores.metadata, now_ms=NOW_MS)
@@ -135,7 +135,7 @@ def by_librdkafka(server: ServerProcess, level: str, count: int) -> list[bytes]:
 
 def by_kafka_python(server: ServerProcess, level: str, count: int) -> list[bytes]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it uses what is deprecated
+        warnings.simplefilter("ignore")  # kafka-python uses deprecated calls
         kafka = importlib.import_module("kafka")
     consumer = kafka.KafkaConsumer(
         bootstrap_servers=server.bootstrap,

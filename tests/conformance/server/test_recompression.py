@@ -1,4 +1,4 @@
-"""A served broker that compresses batches again: others are served meanwhile, and nothing gets lost or out of order."""
+"""A server compresses batches again: it serves other clients meanwhile, and loses or reorders no records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`serve` and `dev` with settings of Kafka: a `server.properties`, variables of the image, users in JAAS."""
+"""`serve` and `dev` with settings of Kafka: a `server.properties`, the image's variables, users in JAAS."""
 
 from __future__ import annotations
 

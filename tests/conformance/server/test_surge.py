@@ -1,7 +1,7 @@
-"""A surge: ten times as many requests as the broker was measured to sustain, whether it keeps up or not.
+"""A surge: ten times as many requests in a second as the broker was measured to sustain.
 
-The load is open-loop: how much is offered depends on the time alone. What a socket does not take waits with the client
-and is offered all the same; so back-pressure shows as requests that wait in sockets, or never leave the client.
+The load is open-loop: its size depends on the time alone. Requests that a socket does not take wait in the client
+and still count as offered; so back-pressure shows as requests that wait in sockets, or never leave the client.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Template:
 
 
 class Flow:
-    """One connection: requests made beforehand, and what came back."""
+    """One connection, with requests that were made in advance, and the answers."""
 
     def __init__(self, server: ServerProcess, number: int) -> None:
         self.partition = number % PARTITIONS
@@ -85,7 +85,7 @@ class Flow:
         self.answered = 0
 
     def prepare(self, count: int) -> None:
-        """Make requests, so that sending them costs this process nothing but the sending."""
+        """Make requests in advance, so that the load only has to send them."""
         first = self._first + self.prepared
         more = (self._template.request(number) for number in range(first, first + count))
         self._stream = memoryview(b"".join([self._stream, *more]))
@@ -93,18 +93,18 @@ class Flow:
 
     @property
     def sent(self) -> int:
-        """Requests of which the socket has taken something."""
+        """The number of requests of which the socket has taken a part."""
         return -(-self._written // self._size)
 
     def send(self, up_to: int) -> None:
-        """Send what the socket takes of the requests before number `up_to`."""
+        """Send the part of the requests before number `up_to` that the socket takes."""
         end = min(up_to, self.prepared) * self._size
         with contextlib.suppress(BlockingIOError):
             while self._written < end:
                 self._written += self.socket.send(self._stream[self._written : end][: 4 * MIB])
 
     def receive(self) -> None:
-        """Take what has come, and count the answers in it."""
+        """Read the bytes that have arrived, and count the answers in them."""
         with contextlib.suppress(BlockingIOError):
             while data := self.socket.recv(MIB):
                 self._received += data
@@ -149,12 +149,12 @@ class Flow:
 def drive(
     flows: Sequence[Flow], seconds: float, wanted: Callable[[Flow, float], int]
 ) -> tuple[int, float]:
-    """Send on all connections; returns how many answers came, and in how many seconds.
+    """Send on all connections; return the number of answers, and the seconds until they came.
 
     Args:
         flows: The connections.
-        seconds: For how long.
-        wanted: How many requests of a flow there are to be sent after so many seconds.
+        seconds: The duration.
+        wanted: Returns the number of requests that a flow must have sent after these seconds.
     """
     before = sum(flow.answered for flow in flows)
     began = time.monotonic()
@@ -170,7 +170,7 @@ def drive(
 
 
 class PeakMemory(threading.Thread):
-    """Watches how large the server gets."""
+    """Samples the memory of the server."""
 
     def __init__(self, server: ServerProcess) -> None:
         super().__init__(daemon=True)
@@ -183,14 +183,14 @@ class PeakMemory(threading.Thread):
             self.peak = max(self.peak, int(self._process.memory_info().rss))
 
     def stop(self) -> int:
-        """Return by how many bytes it had grown at most."""
+        """Return the largest growth in bytes."""
         self._stopping.set()
         self.join(10)
         return self.peak - self.before
 
 
 def latency_ms(client: WireClient) -> float:
-    """The median time of an acknowledged produce."""
+    """Return the median time of an acknowledged Produce request."""
     taken = []
     batch = build_batch([(None, b"calm", (), NOW_MS)])
     for _ in range(20):

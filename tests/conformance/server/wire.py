@@ -1,4 +1,4 @@
-"""A raw client: one blocking socket, our codec, no retries, no metadata. For tests that must see every byte."""
+"""A raw client: one blocking socket, our codec, no retries, no metadata. For tests that examine every byte."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ M = TypeVar("M", bound=Message)
 
 CLIENT_ID = "wire"
 NOW_MS = int(time.time() * 1000)
-"""A time for records that retention leaves alone."""
+"""A time for records that retention does not delete."""
 VERSIONS = {0: 9, 1: 11, 18: 3, 19: 5, 22: 4, 3: 9}
 
 
 def encoded(header: RequestHeader, request: Message) -> bytes:
-    """Return a request as it travels."""
+    """Return the bytes of a request."""
     payloads = encode_request(header, request)
     return b"".join(payload for payload in payloads if not isinstance(payload, FileRange))
 
@@ -61,7 +61,7 @@ class WireClient:
         self._pending: dict[int, tuple[type[Message], int]] = {}
 
     def send(self, request: Message, version: int | None = None) -> int:
-        """Send a request; returns its correlation id."""
+        """Send a request, and return its correlation id."""
         self._correlation_id += 1
         version = VERSIONS[request.API_KEY] if version is None else version
         header = RequestHeader(request.API_KEY, version, self._correlation_id, CLIENT_ID)
@@ -72,12 +72,12 @@ class WireClient:
         return self._correlation_id
 
     def receive_frame(self) -> bytes:
-        """Receive one response without its length; ConnectionError if the server has closed."""
+        """Receive one response without its length; raise ConnectionError if the server has closed."""
         (size,) = struct.unpack(">i", self._receive_exactly(4))
         return self._receive_exactly(size)
 
     def receive(self) -> tuple[int, Any]:
-        """Receive the next response: its correlation id and the message."""
+        """Receive the next response; return its correlation id and the message."""
         frame = memoryview(self.receive_frame())
         (correlation_id,) = struct.unpack_from(">i", frame)
         cls, version = self._pending.pop(correlation_id)
@@ -107,7 +107,7 @@ class WireClient:
             return True
 
     def ping(self) -> None:
-        """Have ApiVersions answered: the server lives and serves this connection."""
+        """Send ApiVersions and wait for the answer, which shows that the server serves this connection."""
         response = self.request(ApiVersionsRequest())
         assert response.error_code == 0
         assert response.api_keys
@@ -134,7 +134,7 @@ class WireClient:
         return response.producer_id, response.producer_epoch
 
     def send_batch(self, topic: str, partition: int, batch: bytes, *, acks: int = -1) -> int:
-        """Send one batch; returns the correlation id (no response comes with acks=0)."""
+        """Send one batch, and return the correlation id. With acks=0 there is no response."""
         data = PartitionProduceData(index=partition, records=batch)
         request = ProduceRequest(
             acks=acks,
@@ -147,7 +147,7 @@ class WireClient:
         return correlation_id
 
     def produce(self, topic: str, partition: int, batch: bytes) -> PartitionProduceResponse:
-        """Send one batch and return what the server says of it."""
+        """Send one batch, and return the server's response."""
         self.send_batch(topic, partition, batch)
         _, response = self.receive()
         part = response.responses[0].partition_responses[0]

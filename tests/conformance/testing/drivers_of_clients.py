@@ -1,4 +1,4 @@
-"""Three clients of other projects behind one interface: write some values, read some values, in a process of their own.
+"""Three clients of other projects with one interface, in a separate process: write values, or read values.
 
     python drivers_of_clients.py CLIENT produce BOOTSTRAP TOPIC VALUE...
     python drivers_of_clients.py CLIENT consume BOOTSTRAP TOPIC GROUP COUNT
@@ -93,7 +93,7 @@ def kafka_python_consume(bootstrap: str, topic: str, group: str) -> None:
         **SESSION,
     )
     while not ended.is_set():
-        # Now and then this client falls silent for good when a poll is over before its group has settled.
+        # This client sometimes stops for ever if a poll ends before its group is stable.
         for records in consumer.poll(1000).values():
             for record in records:
                 tell(record.value)
@@ -140,7 +140,7 @@ def aiokafka_consume(bootstrap: str, topic: str, group: str) -> None:
 
 
 def retry(commit: Callable[[], object]) -> None:
-    """Commit; what a lost member has read comes again, so that it may fail."""
+    """Commit. A failure is ignored, because the records of a lost member are delivered again."""
     try:
         commit()
     except Exception as error:  # noqa: BLE001 - each client has its own

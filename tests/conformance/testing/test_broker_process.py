@@ -1,4 +1,4 @@
-"""A broker as a process, killed and started again."""
+"""A broker in a process of its own is killed and started again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Foreign clients against the broker of the pytest plugin: they work with it, and they see and survive its faults."""
+"""Other projects' clients with the broker of the pytest plugin: they work with it, and survive its faults."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def produce(client: str, broker: Broker, topic: str, *values: str) -> None:
 def consuming(
     client: str, broker: Broker, topic: str, group: str = "g"
 ) -> Iterator[subprocess.Popen[str]]:
-    """A consumer that runs in a process of its own for the length of a block."""
+    """A consumer that runs in a separate process during a block."""
     command = [sys.executable, str(PROGRAM), client, "consume", broker.bootstrap, topic, group]
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -1,4 +1,4 @@
-"""Tests that share a broker, in projects of their own: nothing is left to the next one, and wider fixtures live on.
+"""Tests that share a broker: each leaves nothing behind for the next test, and wider fixtures continue to work.
 
 Every scope of a fixture, whether pytest sets it up before the test or the test asks for it, with each kind of client,
 and each kind of fault that a test may leave behind.
