@@ -104,7 +104,7 @@ def test_with_durability_os_commits_of_groups_are_synced_all_the_same(disk: Disk
     assert harness.broker.services.topics.require("t").partition(0).log.synced_offset == 0
 
 
-def test_deleting_a_topic_leaves_no_directory_and_wakes_who_waits(disk: Disk):
+def test_a_deletion_of_a_topic_removes_its_directory_and_completes_waiting_requests(disk: Disk):
     harness = disk.open()
     harness.create_topic("t")
     harness.produce("t", b"a")

@@ -187,7 +187,7 @@ def test_the_levels_are_the_topics(harness: BrokerHarness, settings, codec, leve
     assert content[HEADER_SIZE:] == compress(codec, sent[HEADER_SIZE:], level)
 
 
-def test_a_batch_of_the_topics_codec_is_not_touched_whatever_its_level(harness: BrokerHarness):
+def test_a_batch_with_the_topics_codec_is_stored_unchanged_at_any_level(harness: BrokerHarness):
     harness.create_topic("t", compression_type="gzip", compression_gzip_level="9")
     builder = BatchBuilder(compression=Compression.GZIP, level=1)
     builder.append(None, text(5000), timestamp_ms=START_MS)
@@ -220,7 +220,7 @@ def alter(harness: BrokerHarness, topic: str, name: str, value: str) -> None:
     assert harness.call(request).responses[0].error_code == 0
 
 
-def test_a_change_counts_for_later_batches(harness: BrokerHarness):
+def test_a_change_applies_to_later_batches(harness: BrokerHarness):
     harness.create_topic("t")
     for name in ("gzip", "uncompressed", "snappy", "producer"):
         harness.produce("t", text(1000))
@@ -327,7 +327,7 @@ ZIPPED = batch(b"one", b"two", compression=Compression.GZIP)
     ],
 )
 @pytest.mark.parametrize("acks", [-1, 0])
-def test_a_batch_whose_records_are_not_sound_is_refused(harness: BrokerHarness, sent, error, acks):
+def test_a_batch_with_invalid_records_is_refused(harness: BrokerHarness, sent, error, acks):
     harness.create_topic(
         "t",
         compression_type="zstd",

@@ -115,7 +115,7 @@ def test_served_versions_exist_in_the_schema_and_are_advertised(module: ModuleTy
 
 
 @every_module
-def test_a_module_says_what_it_serves(module: ModuleType):
+def test_the_docstring_of_a_handler_has_its_versions(module: ModuleType):
     name = "".join(part.capitalize() for part in ApiKey(module.API_KEY).name.split("_"))
     served = getattr(module, "SERVED", module.VERSIONS)
     title = (module.__doc__ or "").splitlines()[0]

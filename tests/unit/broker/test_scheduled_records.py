@@ -105,7 +105,7 @@ class Harness(BrokerHarness):
         return self.broker.services.deliveries.pending(self.partition)
 
 
-def test_a_delayed_record_comes_when_it_is_due_and_not_before() -> None:
+def test_a_scheduled_record_is_delivered_when_due_and_not_before() -> None:
     world = Harness()
     part = world.put(delayed(b"a", 1000))
     assert part.error_code == ErrorCode.NONE
@@ -140,7 +140,7 @@ def test_unscheduled_records_of_a_batch_are_appended_at_the_returned_offsets() -
 
 
 @pytest.mark.parametrize("codec", [Compression.GZIP, Compression.ZSTD, Compression.LZ4])
-def test_a_compressed_batch_is_looked_into(codec: Compression) -> None:
+def test_the_records_of_a_compressed_batch_are_checked(codec: Compression) -> None:
     world = Harness()
     world.put(plain(b"x"), delayed(b"later", 50), compression=codec)
     assert world.values() == [b"x"]
@@ -392,7 +392,7 @@ def test_many_partitions_take_their_turns() -> None:
         assert record.timestamp == START_MS + 100 + index
 
 
-def test_a_time_to_live_counts_from_when_a_record_comes() -> None:
+def test_a_time_to_live_begins_with_the_delivery() -> None:
     world = Harness()
     world.create_topic("both", headrace_delay_enable="true", headrace_ttl_enable="true")
     headers = ((AFTER, b"1000"), ("headrace.ttl-ms", b"50"))
@@ -478,7 +478,7 @@ def test_many_due_records_are_delivered_in_batches_that_fit_into_segments() -> N
     assert waiting_in(world, "small") == 0
 
 
-def test_a_batch_that_no_segment_holds_is_refused_though_it_waits() -> None:
+def test_a_waiting_batch_larger_than_a_segment_is_refused() -> None:
     world = Harness()
     world.create_topic("small", headrace_delay_enable="true", segment_bytes="4000")
     refused = put_into(world, "small", delayed(b"x" * 5000, 10))
@@ -499,7 +499,7 @@ def test_a_compressed_record_larger_than_a_segment_is_delivered() -> None:
     assert world.fetch("small", 3).high_watermark == 4
 
 
-def test_a_small_batch_of_very_many_records_is_not_looked_into(
+def test_a_small_batch_of_very_many_records_is_not_decoded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for module in ("headrace.core.scheduled.division", "headrace.records.expiry"):
@@ -556,7 +556,7 @@ IDENTITY: dict[str, Any] = {"producer_id": 7, "producer_epoch": 0, "base_sequenc
 
 
 @pytest.mark.parametrize("batch", [(delayed(b"a", 100),), (plain(b"x"), delayed(b"a", 100))])
-def test_a_retry_is_scheduled_though_the_option_has_been_switched_off(
+def test_a_retry_is_scheduled_after_the_option_is_switched_off(
     batch: tuple[tuple[bytes, Headers], ...],
 ) -> None:
     files = CrashFileSystem()
@@ -697,7 +697,7 @@ def test_a_retry_of_an_undivided_batch_with_expired_records_is_not_scheduled(
 
 
 @pytest.mark.parametrize("delayed_lives", [False, True])
-def test_a_retry_of_a_divided_batch_is_known_though_records_of_it_have_expired(
+def test_a_retry_of_a_divided_batch_with_expired_records_is_recognised(
     *, delayed_lives: bool
 ) -> None:
     files = CrashFileSystem()
@@ -729,7 +729,7 @@ def test_a_retry_of_a_divided_batch_is_known_though_records_of_it_have_expired(
     assert world.pending == 1
 
 
-def test_a_retry_is_accepted_though_its_delay_would_be_too_long_by_now() -> None:
+def test_a_retry_with_a_now_too_long_delay_is_accepted() -> None:
     world = Harness()
     first = world.put(delayed(b"a", 100_000), **IDENTITY)
     alter(world, "headrace.delay.max.ms", "1000")

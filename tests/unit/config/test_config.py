@@ -73,7 +73,7 @@ def test_topics_keep_two_weeks_by_default():
         ("retention.ms", "1" * 20_000, "longer than"),
     ],
 )
-def test_a_value_that_is_refused_says_why(name: str, text: str, reason: str):
+def test_a_refused_value_has_a_reason(name: str, text: str, reason: str):
     with pytest.raises(ConfigError, match=reason) as refusal:
         parse_topic_config({name: text}, BrokerConfig())
     assert name in str(refusal.value)

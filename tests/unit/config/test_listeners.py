@@ -53,7 +53,7 @@ def test_a_listener(text: str, expected: tuple[str, str, str, int]) -> None:
         ("OTHER://a:1", "listener.security.protocol.map, as in OTHER:SSL"),
     ],
 )
-def test_a_malformed_listener_says_what_is_wrong(text: str, said: str) -> None:
+def test_the_error_for_a_malformed_listener_has_the_reason(text: str, said: str) -> None:
     with pytest.raises(ConfigError, match="listener") as caught:
         parse_listener(text, PROTOCOLS)
     assert said in str(caught.value)

@@ -47,7 +47,7 @@ def test_the_four_forms(tmp_path: Path, secret_file: Path) -> None:
     assert resolve(f"${{dir:{tmp_path}:pw}}") == SECRET
 
 
-def test_a_reference_may_be_a_part_and_there_may_be_several() -> None:
+def test_a_value_may_contain_several_references() -> None:
     jaas = 'Module required username="${env:WHO}" password="${env:PW}";'
     assert resolve(jaas, WHO="alice", PW=SECRET) == (
         f'Module required username="alice" password="{SECRET}";'
@@ -110,7 +110,7 @@ def test_the_error_for_a_reference_does_not_contain_the_secret(
     assert SECRET not in message
 
 
-def test_a_file_that_everybody_may_read_is_warned_of(secret_file: Path) -> None:
+def test_a_file_that_every_user_can_read_causes_a_warning(secret_file: Path) -> None:
     warned: list[str] = []
     settings = {"ssl.key.password": f"${{file:{secret_file}}}"}
     resolve_references(settings, warned.append)

@@ -55,7 +55,7 @@ class TestPlain:
         with pytest.raises(SaslError):
             PlainClient(user, password)
 
-    def test_a_server_that_asks_for_more(self):
+    def test_a_challenge_of_the_server_is_refused(self):
         client = PlainClient("alice", "secret")
         with pytest.raises(SaslError):
             client.step(b"more")

@@ -193,7 +193,7 @@ class TestServerRefuses:
             side.step(FINAL)
 
 
-def test_a_client_that_knows_of_channel_binding_is_welcome():
+def test_a_client_that_supports_channel_binding_is_accepted():
     """'y': the client supports channel binding, and sees that the server does not offer it."""
     side = server()
     first = side.step(b"y,a=user,n=user,r=abc").decode()

@@ -69,7 +69,7 @@ def test_the_forms_are_drawn_as_often_as_they_are_stored():
     assert 45 < found[64, MAX_ITERATIONS] < 105  # a quarter of 300
 
 
-def test_a_name_keeps_its_salt_while_others_come_and_go():
+def test_a_name_keeps_its_salt_when_other_users_change():
     known = [stored(b"\xff" * 24)] * 50 + [stored(b"\xff" * 64)] * 50
     before = made_up(NAMES, *known)
     assert before == made_up(NAMES, *known)

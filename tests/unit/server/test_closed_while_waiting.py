@@ -59,7 +59,7 @@ def later(count: int) -> bytes:
 
 
 @on_loop
-async def test_a_client_that_closes_gives_its_responses_up() -> None:
+async def test_the_responses_of_a_client_that_closes_are_cancelled() -> None:
     hub = CountingHub()
     async with serving(hub) as connect:
         client = await connect()
@@ -72,7 +72,7 @@ async def test_a_client_that_closes_gives_its_responses_up() -> None:
 
 @pytest.mark.parametrize("how", ["abort", "close", "bad frame", "asked to"])
 @on_loop
-async def test_a_connection_that_the_server_closes_gives_its_responses_up(how: str) -> None:
+async def test_the_responses_of_a_connection_that_the_server_closes_are_cancelled(how: str) -> None:
     hub = CountingHub()
     async with serving(hub) as connect:
         client = await connect()
@@ -91,7 +91,7 @@ async def test_a_connection_that_the_server_closes_gives_its_responses_up(how: s
 
 
 @on_loop
-async def test_a_response_that_was_ready_is_not_given_up() -> None:
+async def test_a_response_that_is_ready_is_not_cancelled() -> None:
     hub = CountingHub()
     async with serving(hub) as connect:
         client = await connect()

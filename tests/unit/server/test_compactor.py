@@ -94,7 +94,7 @@ async def test_an_error_reaches_the_broker() -> None:
 
 
 @on_loop
-async def test_closing_waits_for_the_step_and_drops_what_it_did() -> None:
+async def test_close_waits_for_the_step_and_drops_its_result() -> None:
     setup = Setup(FakeBroker(5))
     setup.compactor.kick()
     (await setup.started(1)).gate.set()

@@ -97,7 +97,7 @@ async def test_requests_of_any_size_arrive_whole(size: int) -> None:
 
 
 @on_loop
-async def test_a_late_response_holds_back_the_ones_behind_it() -> None:
+async def test_later_responses_wait_behind_a_deferred_response() -> None:
     hub = FakeHub()
     async with serving(hub) as connect:
         client = await connect()
@@ -141,7 +141,7 @@ async def test_the_next_request_waits_while_one_is_answered_in_steps() -> None:
 
 
 @on_loop
-async def test_a_turn_ends_when_its_requests_have_taken_long(
+async def test_a_turn_ends_after_the_time_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     handled_at_end_of_turn: list[int] = []
@@ -189,7 +189,7 @@ async def test_requests_in_flight_are_bounded() -> None:
 
 
 @on_loop
-async def test_a_response_after_the_client_has_gone_is_dropped() -> None:
+async def test_a_response_to_a_closed_connection_is_dropped() -> None:
     hub = FakeHub()
     async with serving(hub) as connect:
         client = await connect()
@@ -342,7 +342,7 @@ async def test_a_slow_reader_is_not_read_from_and_bounds_memory() -> None:
 
 
 @on_loop
-async def test_a_reader_that_takes_nothing_is_dropped() -> None:
+async def test_a_client_that_reads_nothing_is_disconnected() -> None:
     hub = FakeHub(ServerLimits(max_queued_bytes=64 * KIB, write_timeout_ms=5_000))
     hub.file = MemoryFile(b"x" * 20 * MIB, MIB)
     async with serving(hub) as connect:
@@ -377,7 +377,7 @@ async def test_a_reader_that_takes_nothing_is_dropped() -> None:
     ],
 )
 @on_loop
-async def test_garbage_closes_the_connection_and_says_why(sent: bytes, reason: str) -> None:
+async def test_garbage_closes_the_connection_with_a_reason(sent: bytes, reason: str) -> None:
     hub = FakeHub()
     async with serving(hub) as connect:
         bystander = await connect()
@@ -446,7 +446,7 @@ async def test_half_received_requests_share_the_budget_without_deadlock() -> Non
 
 
 @on_loop
-async def test_a_request_whose_rest_does_not_come_is_given_up() -> None:
+async def test_an_incomplete_request_is_closed() -> None:
     hub = FakeHub(ServerLimits(frame_timeout_ms=10_000))
     async with serving(hub) as connect:
         client = await connect()
@@ -461,7 +461,7 @@ async def test_a_request_whose_rest_does_not_come_is_given_up() -> None:
 
 
 @on_loop
-async def test_a_request_that_trickles_in_is_given_up() -> None:
+async def test_a_request_that_arrives_too_slowly_is_closed() -> None:
     hub = FakeHub(ServerLimits(frame_timeout_ms=10_000, min_bytes_per_second=1000))
     async with serving(hub) as connect:
         client = await connect()

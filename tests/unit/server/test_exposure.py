@@ -66,6 +66,6 @@ def test_a_sasl_listener_without_mechanisms_is_refused() -> None:
         )
 
 
-def test_every_listener_counts() -> None:
+def test_every_listener_is_checked() -> None:
     with pytest.raises(ConfigError, match=r"PLAINTEXT://0\.0\.0\.0:2"):
         chosen_listeners(["SASL_SSL://0.0.0.0:1", "0.0.0.0:2"], REQUIRED, insecure=False)

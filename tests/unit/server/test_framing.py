@@ -49,7 +49,9 @@ def feed(buffer: ReceiveBuffer, data: bytes, sizes: list[int]) -> list[bytes]:
     reads=st.lists(st.integers(1, 5000), min_size=1, max_size=10),
     initial=st.sampled_from([16, 64, 1000, 4096]),
 )
-def test_frames_come_out_as_they_went_in(bodies: list[int], reads: list[int], initial: int) -> None:
+def test_received_frames_equal_the_sent_frames(
+    bodies: list[int], reads: list[int], initial: int
+) -> None:
     limits = ServerLimits(initial_buffer_bytes=initial, busy_buffer_bytes=4 * initial)
     buffer, budget = buffer_of(limits)
     rng = random.Random(1)

@@ -54,7 +54,7 @@ def test_surviving_objects_are_not_examined_again(collections: FullCollections) 
     assert cycles() == 0
 
 
-def test_all_objects_are_looked_at_when_much_garbage_was_found(
+def test_all_objects_are_examined_after_much_garbage(
     collections: FullCollections,
 ) -> None:
     kept = [Cycle()]

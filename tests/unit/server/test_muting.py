@@ -102,7 +102,7 @@ async def test_the_longest_pause_counts() -> None:
 
 
 @on_loop
-async def test_neither_idle_nor_slow_is_who_is_not_listened_to() -> None:
+async def test_a_muted_connection_is_neither_idle_nor_slow() -> None:
     hub = MutingHub(ServerLimits(idle_timeout_ms=60_000, frame_timeout_ms=1_000))
     async with serving(hub) as connect:
         client = await connect()

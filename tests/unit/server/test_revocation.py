@@ -91,7 +91,7 @@ def touched(path: Path) -> Path:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("form", ["PEM", "DER"])
-def test_a_revoked_client_is_refused_as_soon_as_the_file_says_so(
+def test_a_revoked_client_is_refused_when_the_file_has_changed(
     certificates: Certificates, tmp_path: Path, version: ssl.TLSVersion, form: str
 ) -> None:
     signer, alice = certificates.signer, certificates.client

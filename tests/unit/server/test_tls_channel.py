@@ -78,7 +78,7 @@ def test_unread_ciphertext_is_copied_before_the_buffer_is_used_again(
 
 
 @pytest.mark.parametrize("end", ["we have said goodbye", "the client has broken it"])
-def test_an_answer_after_the_end_of_tls_is_a_lost_connection(
+def test_a_response_after_the_end_of_tls_closes_the_connection(
     certificates: Certificates, end: str
 ) -> None:
     """(1) A fetch waits.

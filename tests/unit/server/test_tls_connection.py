@@ -66,24 +66,24 @@ def repeated(test: Callable[..., None]) -> Callable[..., None]:
 
 test_pipelined_requests = repeated(test_connection.test_pipelined_requests_are_answered_in_order)
 test_requests_of_any_size = repeated(test_connection.test_requests_of_any_size_arrive_whole)
-test_late_responses = repeated(test_connection.test_a_late_response_holds_back_the_ones_behind_it)
+test_late_responses = repeated(test_connection.test_later_responses_wait_behind_a_deferred_response)
 test_requests_in_flight = repeated(test_connection.test_requests_in_flight_are_bounded)
 test_file_ranges = repeated(test_connection.test_file_ranges_arrive_unchanged)
 test_slow_readers = repeated(test_connection.test_a_slow_reader_is_not_read_from_and_bounds_memory)
 test_readers_that_take_nothing = repeated(
-    test_connection.test_a_reader_that_takes_nothing_is_dropped
+    test_connection.test_a_client_that_reads_nothing_is_disconnected
 )
-test_garbage = repeated(test_connection.test_garbage_closes_the_connection_and_says_why)
+test_garbage = repeated(test_connection.test_garbage_closes_the_connection_with_a_reason)
 test_shared_budget = repeated(
     test_connection.test_half_received_requests_share_the_budget_without_deadlock
 )
 test_big_buffers = repeated(test_connection.test_a_big_buffer_is_given_back)
-test_missing_rest = repeated(test_connection.test_a_request_whose_rest_does_not_come_is_given_up)
+test_missing_rest = repeated(test_connection.test_an_incomplete_request_is_closed)
 test_idle_connections = repeated(
     test_connection.test_an_idle_connection_is_closed_and_a_waiting_one_is_not
 )
 test_responses_without_clients = repeated(
-    test_connection.test_a_response_after_the_client_has_gone_is_dropped
+    test_connection.test_a_response_to_a_closed_connection_is_dropped
 )
 
 
@@ -135,7 +135,9 @@ async def test_plaintext_that_tls_holds_is_read_when_the_connection_goes_on(
 
 
 @on_loop
-async def test_a_muted_connection_goes_on_with_what_tls_holds(serve: Connects) -> None:
+async def test_a_muted_connection_continues_with_the_bytes_in_the_tls_buffer(
+    serve: Connects,
+) -> None:
     hub = FakeHub()
     async with serve(hub) as connect:
         client = await connect()
@@ -249,7 +251,7 @@ async def test_both_ends_say_goodbye(serve: Connects) -> None:
 
 
 @on_loop
-async def test_a_record_that_was_changed_on_the_way_ends_the_connection(serve: Connects) -> None:
+async def test_a_changed_tls_record_ends_the_connection(serve: Connects) -> None:
     hub = FakeHub()
     async with serve(hub) as connect:
         client = await connect()
@@ -262,9 +264,7 @@ async def test_a_record_that_was_changed_on_the_way_ends_the_connection(serve: C
 
 
 @on_loop
-async def test_a_handshake_that_stalls_is_given_up(
-    serve: Connects, certificates: Certificates
-) -> None:
+async def test_a_stalled_handshake_is_closed(serve: Connects, certificates: Certificates) -> None:
     tls = server_tls(certificates)
     hub = FakeHub()
     async with serving(hub, lambda hub, loop: TlsConnection(hub, loop, LISTENER, tls)) as connect:
@@ -373,7 +373,7 @@ async def test_a_client_is_named_by_its_certificate(certificates: Certificates) 
 )
 @pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
 @on_loop
-async def test_a_client_that_does_not_prove_who_it_is_is_refused(
+async def test_a_client_that_does_not_authenticate_is_refused(
     certificates: Certificates, who: str | None, said: str, version: str
 ) -> None:
     tls = server_tls(

@@ -161,7 +161,7 @@ def test_the_error_for_an_invalid_url_does_not_contain_it():
     assert "pass" not in str(caught.value)
 
 
-def test_a_url_is_named_without_what_is_secret_in_it():
+def test_a_url_is_logged_without_its_secret_parts():
     assert jwks._named("https://me:pass@host/keys?token=x#y") == "https://host/keys"
 
 
@@ -215,7 +215,7 @@ def https(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("where", ["headers", "body"])
-def test_a_server_that_sends_a_byte_now_and_then_is_given_up(https, monkeypatch, where):
+def test_a_server_that_sends_single_bytes_reaches_the_deadline(https, monkeypatch, where):
     monkeypatch.setattr(jwks, "_TIMEOUT_S", 0.3)
     with pytest.raises(TimeoutError, match=r"more than 0\.3 s"):
         read_keys(f"{https}/slow-{where}")

@@ -197,7 +197,7 @@ def test_configurations(harness: BrokerHarness) -> None:
     ]
 
 
-def test_of_a_secret_setting_there_is_only_the_name() -> None:
+def test_a_secret_setting_is_described_without_its_value() -> None:
     options = {
         "plain": Option(type=OptionType.STRING, documentation="x."),
         "secret": Option(type=OptionType.STRING, documentation="x.", sensitive=True),

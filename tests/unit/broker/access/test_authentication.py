@@ -185,7 +185,7 @@ def test_an_unknown_user_has_the_same_salt_for_ever():
     assert challenge() == first
 
 
-def test_an_unknown_user_looks_like_those_that_are_stored():
+def test_an_unknown_user_has_the_form_of_a_stored_one():
     harness = BrokerHarness()
 
     def shown(user: str, mechanism: ScramMechanism) -> tuple[int, bytes]:

@@ -156,7 +156,7 @@ def test_only_apis_before_authentication_need_no_permission():
 
 @pytest.mark.usefixtures("no_operations")
 @pytest.mark.parametrize("key", [key for key in RULES if key not in OPEN], ids=lambda k: k.name)
-def test_an_api_asks_for_what_its_row_says_and_for_nothing_else(key: ApiKey):
+def test_an_api_checks_exactly_the_permissions_of_its_row(key: ApiKey):
     asked: set[Right] = set()
     for case in CASES:
         if key == case.request("x").API_KEY or (

@@ -432,7 +432,7 @@ def test_the_memory_of_decisions_is_bounded(
     assert not decisions
 
 
-def test_a_denial_is_audited_once_it_was_asked_for(harness: BrokerHarness):
+def test_a_denial_is_audited_if_the_client_requested_the_operation(harness: BrokerHarness):
     harness.journal.lines.clear()
     fetched(harness, as_user("alice"))
     harness.call(MetadataRequest(topics=None), session=as_user("alice"))
@@ -507,7 +507,7 @@ def test_a_denied_init_producer_id_is_audited(
     ]
 
 
-def test_a_decision_does_not_look_at_what_other_users_may(
+def test_a_decision_does_not_examine_the_acls_of_other_users(
     harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
 ):
     # A request may name 10,000 topics, and each user may have an entry for all topics.

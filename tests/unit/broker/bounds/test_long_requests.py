@@ -139,7 +139,7 @@ def test_pieces_hold_everything_in_order(sizes: list[int]):
     assert whole == topics
 
 
-def test_markers_of_who_may_not_write_them_are_refused_one_by_one(broad: BrokerHarness):
+def test_markers_without_permission_are_refused_one_by_one(broad: BrokerHarness):
     indexes = list(range(MANY)) * 2
     marker = WritableTxnMarker(
         producer_id=1, topics=[WritableTxnMarkerTopic(name="no", partition_indexes=indexes)]
@@ -253,7 +253,7 @@ def test_offsets_of_a_deleted_topic_are_deleted_but_not_those_of_its_successor()
     assert [groups.offsets_count(group) for group in "abc"] == [0, 0, 1]
 
 
-def test_acls_are_added_and_taken_away_in_steps():
+def test_acls_are_created_and_deleted_in_steps():
     harness = BrokerHarness(
         authorizer_class_name="org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         super_users="User:ANONYMOUS",

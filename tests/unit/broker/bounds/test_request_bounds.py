@@ -46,7 +46,7 @@ def test_a_wait_of_weeks_is_cut_short():
     assert len(harness.broker.services.purgatory) == 0
 
 
-def test_a_partition_does_not_remember_who_has_been_answered():
+def test_a_partition_drops_completed_waiters():
     harness = BrokerHarness()
     harness.create_topic("t")
     for _ in range(50):
@@ -350,7 +350,7 @@ def test_small_batches_that_are_much_work_are_appended_in_steps(configs, *, stay
     assert [part.error_code for part in topic.partition_responses] == [0] * 40
 
 
-def test_a_topic_that_goes_between_two_steps_is_not_waited_for():
+def test_a_fetch_does_not_wait_for_a_topic_deleted_between_two_steps():
     harness = BrokerHarness()
     harness.create_topic("t", partitions=40, cleanup_policy="compact")
     session = Session()

@@ -267,7 +267,7 @@ def test_a_configured_group_with_members_is_listed_once(harness) -> None:
 
 
 @pytest.mark.parametrize("again", ["restart", "crash"])
-def test_a_deleted_group_takes_its_configuration_with_it(harness, again) -> None:
+def test_a_deletion_of_a_group_deletes_its_configuration(harness, again) -> None:
     attach(harness, "a")
     attach(harness, "a", group="other")
     results = harness.call(DeleteGroupsRequest(groups_names=["g", "none"])).results

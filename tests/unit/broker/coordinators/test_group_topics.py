@@ -194,7 +194,7 @@ def test_the_first_assignor_that_is_named_is_the_default():
 
 
 @pytest.mark.parametrize("names", ["", "nobody's"])
-def test_assignors_that_are_not_there_are_refused(names):
+def test_missing_assignors_are_refused(names):
     with pytest.raises(ConfigError, match=r"group\.consumer\.assignors"):
         load_assignors(names)
 

@@ -143,7 +143,7 @@ def test_a_topic_that_goes_while_a_batch_waits(harness: BrokerHarness) -> None:
     assert state(harness).transaction_state == "CompleteCommit"
 
 
-def test_a_topic_that_goes_while_its_offset_waits_leaves_no_offset(harness: BrokerHarness) -> None:
+def test_a_topic_deleted_during_a_commit_leaves_no_offset(harness: BrokerHarness) -> None:
     producer = BumpingProducer(harness)
     waiting = harness.send(producer.commit_request(7), producer.commit_version)
     assert not waiting.done, "the group's partition is being added"
@@ -157,7 +157,7 @@ def test_a_topic_that_goes_while_its_offset_waits_leaves_no_offset(harness: Brok
     assert group_offset(harness) == (0, -1)
 
 
-def test_b8_b9_nothing_that_comes_late_touches_a_later_transaction(harness: BrokerHarness) -> None:
+def test_b8_b9_a_late_request_does_not_affect_a_later_transaction(harness: BrokerHarness) -> None:
     producer = BumpingProducer(harness)
     producer.send(b"first")
     assert producer.end() == 0
@@ -352,7 +352,7 @@ def test_the_feature_is_finalized_at_the_level_that_is_set(
     assert epochs[0] < epochs[1]
 
 
-def test_a_transaction_goes_on_through_a_change_of_the_level(tmp_path: Any) -> None:
+def test_a_transaction_continues_after_a_change_of_the_level(tmp_path: Any) -> None:
     harness = transactional_broker(tmp_path)
     producer = BumpingProducer(harness)
     assert producer.send(b"a") == 0

@@ -89,7 +89,7 @@ def test_minus_one_means_up_to_the_high_watermark(harness):
     assert values(harness.fetch("t", 6).records) == [b"not durable yet"]
 
 
-def test_an_emptied_log_goes_on_at_the_same_offset(harness):
+def test_an_emptied_log_continues_at_the_same_offset(harness):
     fill(harness)
     assert delete(harness, ("t", 0, -1)) == [(ErrorCode.NONE, 6)]
     assert len(segments(harness)) == 1

@@ -269,7 +269,7 @@ def test_read_committed_sees_up_to_the_last_stable_offset(harness):
 
 @pytest.mark.parametrize(("session_id", "session_epoch"), [(0, -1), (-1, -1), (12345, -1)])
 @pytest.mark.parametrize("version", [7, 11, 12])
-def test_a_fetch_that_asks_for_no_session_gets_none(harness, session_id, session_epoch, version):
+def test_a_fetch_that_requests_no_session_gets_none(harness, session_id, session_epoch, version):
     harness.produce("t", b"a")
     request = fetch_request(("t", 0, 0), session_id=session_id, session_epoch=session_epoch)
     response = harness.call(request, version)

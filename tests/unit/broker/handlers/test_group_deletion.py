@@ -58,7 +58,7 @@ def delete_offsets(harness, *wanted: tuple[str, int], group: str = "g"):
 
 @pytest.mark.parametrize("version", range(3))
 @pytest.mark.parametrize("again", ["restart", "crash"])
-def test_groups_are_deleted_for_good_when_the_answer_comes(harness, version, again):
+def test_groups_are_durably_deleted_before_the_response(harness, version, again):
     pending = harness.send(DeleteGroupsRequest(groups_names=["g", "none", "g"]), version)
     assert not pending.done, "not durable yet"
     harness.sync()
@@ -70,7 +70,7 @@ def test_groups_are_deleted_for_good_when_the_answer_comes(harness, version, aga
     assert (committed(harness), committed(harness, "h")) == ([], [0, 1])
 
 
-def test_offsets_are_deleted_for_good_when_the_answer_comes(harness):
+def test_offsets_are_durably_deleted_before_the_response(harness):
     response = delete_offsets(harness, ("t", 0), ("none", 3), ("t", 9))
     assert response.error_code == 0
     assert {

@@ -155,7 +155,7 @@ def test_a_member_joins_in_every_version(broker, version):
 
 
 @pytest.mark.parametrize("version", range(10))
-def test_a_refused_join_says_so_in_every_version(broker, version):
+def test_a_refused_join_has_an_error_in_every_version(broker, version):
     response = broker.join("stranger", version)
     assert (response.error_code, response.member_id) == (ErrorCode.UNKNOWN_MEMBER_ID, "stranger")
     assert response.members == []
@@ -242,7 +242,7 @@ def test_offsets_are_committed_in_every_version(broker, version):
     assert broker.committed() == {("t", 0): 5, ("t", 1): 6}
 
 
-def test_a_commit_of_what_does_not_exist_is_refused_for_that_alone(broker):
+def test_a_commit_for_a_missing_partition_is_refused_for_that_partition_only(broker):
     missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert broker.commit({("t", 0): 5, ("t", 2): 6, ("u", 0): 7, ("t", -1): 8}) == {
         ("t", 0): ErrorCode.NONE,

@@ -81,7 +81,7 @@ def test_the_largest_timestamp_from_version_7_on(harness):
     assert (empty.error_code, empty.offset) == (0, -1)
 
 
-def test_of_tiered_storage_there_is_none(harness):
+def test_the_timestamp_of_tiered_storage_finds_no_offset(harness):
     local = ask(harness, EARLIEST_LOCAL, version=8)
     assert (local.error_code, local.offset, local.leader_epoch) == (0, 0, 0)
     assert ask(harness, LATEST_TIERED, version=8).error_code == ErrorCode.UNSUPPORTED_VERSION

@@ -79,7 +79,7 @@ def test_a_deleted_topic_is_unknown_once_before_it_is_created_again():
         assert second.topic_id not in {ZERO_UUID, topic.topic_id}
 
 
-def test_a_deleted_topic_that_an_administrator_creates_again_is_there_at_once():
+def test_a_deleted_topic_can_be_created_again_at_once():
     harness = BrokerHarness()
     harness.create_topic("gone")
     harness.broker.delete_topic(harness.broker.services.topics.require("gone"), harness.now_ms)

@@ -171,7 +171,7 @@ def test_a_client_does_not_write_internal_topics(harness: BrokerHarness):
 
 
 @pytest.mark.parametrize("acks", [1, -1])
-def test_no_more_replicas_are_needed_in_sync_than_there_are(harness: BrokerHarness, acks: int):
+def test_a_topic_needs_no_more_in_sync_replicas_than_it_has(harness: BrokerHarness, acks: int):
     harness.create_topic("careful", min_insync_replicas="2")
     assert harness.produce("careful", b"a", acks=acks).error_code == ErrorCode.NONE
 
@@ -350,7 +350,7 @@ def test_a_timeout_of_nothing_is_over_at_the_next_tick(harness: BrokerHarness, t
     assert error_of(pending.response) == ErrorCode.REQUEST_TIMED_OUT
 
 
-def test_a_failed_sync_fails_who_waits_and_who_comes_later(harness: BrokerHarness):
+def test_a_failed_sync_fails_waiting_and_later_produces(harness: BrokerHarness):
     harness.produce("t", b"safe")
     waiting = [harness.send(produce_request("t", i, batch(b"a"))) for i in range(2)]
     harness.sync(OSError(errno.EIO, "Input/output error"))

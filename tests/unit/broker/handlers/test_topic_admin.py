@@ -243,7 +243,7 @@ def test_deletion_by_id(harness):
         DeleteTopicState(name="t", topic_id=b"\x01" * 16),
     ],
 )
-def test_a_topic_is_named_in_one_way(harness, state):
+def test_a_request_with_both_name_and_id_is_refused(harness, state):
     harness.create_topic("t")
     (result,) = delete(harness, state)
     assert result.error_code == ErrorCode.INVALID_REQUEST

@@ -120,7 +120,7 @@ def test_other_words_are_refused(preset):
     assert described(harness)["headrace.durability"].value == "fsync"
 
 
-def test_a_topics_preset_counts_at_once_and_after_a_restart():
+def test_a_topics_preset_applies_at_once_and_after_a_restart():
     harness = BrokerHarness(durability="os")
     harness.create_topic("t")
     assert not waits(harness)

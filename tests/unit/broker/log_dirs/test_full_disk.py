@@ -245,7 +245,7 @@ def test_a_deletion_of_records_without_space_is_a_retriable_error(harness, disk)
 
 
 @pytest.mark.parametrize("kind", ["append", "sync", "sync_directory"])
-def test_an_input_output_error_is_the_end_whatever_was_done(harness, disk, kind):
+def test_an_input_output_error_ends_the_broker_after_any_operation(harness, disk, kind):
     harness.create_topic("new")
     disk.fault = lambda found, _path: errno.EIO if found == kind else None
     part = harness.produce("new", b"a")

@@ -194,7 +194,7 @@ def test_the_metadata_know_the_directory_of_each_partition(harness, disks):
     assert record(harness, "brokers/directories/1")["names"] == names
 
 
-def test_a_directory_is_found_by_its_id_under_whatever_path(harness, disks):
+def test_a_directory_is_found_by_its_id_under_any_path(harness, disks):
     disks[1].name = "/moved"
     harness.restart()
     assert values(harness.fetch("t", 0, partition=1).records) == [b"1"]
@@ -225,7 +225,7 @@ def test_a_broker_of_one_directory_gets_a_second_one():
 
 
 @pytest.mark.parametrize("kind", ["append", "sync"])
-def test_a_directory_that_fails_takes_its_partitions_only(harness, disks, kind):
+def test_a_failed_directory_affects_only_its_partitions(harness, disks, kind):
     fetch = harness.send(fetch_request(("t", 1, 1), max_wait_ms=60_000))
     disks[1].break_down(kind)
     pending = [harness.send(produce_request("t", index, batch(b"x"))) for index in (1, 0)]
@@ -272,7 +272,7 @@ def test_the_failure_of_the_first_directory_ends_the_broker(harness, disks):
         failed.run()
 
 
-def test_a_tick_that_meets_a_broken_disk_takes_that_one_out_of_service(harness, disks):
+def test_a_tick_takes_a_failed_disk_out_of_service(harness, disks):
     disks[1].break_down("write_file")
     harness.advance(120_000)
     assert not harness.broker.failed
@@ -388,7 +388,7 @@ def test_the_partitions_of_a_missing_directory_are_offline_and_not_recreated(har
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EACCES, errno.EPERM])
-def test_a_broken_disk_at_the_load_of_its_logs_takes_its_partitions(harness, disks, code):
+def test_a_disk_that_fails_during_the_load_takes_its_partitions_offline(harness, disks, code):
     harness.broker.close(harness.now_ms)
     disks[1].break_down("create", "append", "truncate", "sync", "sync_directory")
     disks[1].error = code
@@ -425,7 +425,7 @@ def test_a_topic_of_a_missing_directory_is_deleted_when_the_directory_returns(ha
     assert values(harness.fetch("t", 0, partition=1).records) == [b"new"]
 
 
-def test_a_deletion_goes_round_a_directory_that_has_failed(harness, disks):
+def test_a_deletion_skips_a_failed_directory(harness, disks):
     disks[1].break_down("append")
     harness.produce("t", b"x", partition=1)
     result = harness.call(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")])).responses[0]

@@ -45,7 +45,7 @@ def write_out(write_outs: WriteOuts) -> WriteOut:
     return begun
 
 
-def test_a_group_commit_does_not_wait_for_what_is_written_out_beside_it() -> None:
+def test_a_group_commit_does_not_wait_for_a_write_out() -> None:
     harness, write_outs = make()
     assert not harness.broker.sync_due, "what is due is written out first"
     slow = write_out(write_outs)

@@ -189,7 +189,7 @@ def test_a_commit_of_unknown_outcome_blocks_changes_until_it_is_settled(
 
 
 @every_change
-def test_a_late_commit_that_arrives_before_it_is_looked_for_counts(
+def test_a_commit_that_arrives_before_it_is_checked_is_applied(
     harness: Harness, change: Change
 ) -> None:
     store, before = harness.metadata, known(harness)
@@ -272,7 +272,7 @@ def test_only_the_latest_process_of_a_broker_changes_anything(
     assert_stored(harness)
 
 
-def test_a_start_without_its_store_says_so() -> None:
+def test_a_start_without_the_store_raises_an_error() -> None:
     store = FaultyMetadataStore()
     store.down = True
     with pytest.raises(StorageError, match="down"):

@@ -120,7 +120,7 @@ def test_partitions_that_are_being_created_count():
     assert opened(harness) == MANY + 10
 
 
-def test_a_topic_is_created_although_the_client_has_gone():
+def test_a_topic_is_created_although_the_connection_closed():
     harness = BrokerHarness()
     pending = send(harness, creation())
     pending.cancel()

@@ -39,7 +39,7 @@ def test_after_the_pause_the_rate_is_the_quota() -> None:
 
 @pytest.mark.parametrize("quota", [1000, 50_000, 3_000_000])
 @pytest.mark.parametrize("step", [0.01, 0.3, 2.0])
-def test_a_client_that_pauses_as_asked_reaches_its_quota(quota: int, step: float) -> None:
+def test_a_client_that_pauses_as_requested_reaches_its_quota(quota: int, step: float) -> None:
     """Simulate a client that sends amounts for `step` seconds as fast as possible, and pauses as the broker asks."""
     rate = SampledRate(WINDOWS)
     now_ms, sent = START_MS, 0.0
@@ -55,7 +55,7 @@ def test_a_client_that_pauses_as_asked_reaches_its_quota(quota: int, step: float
     assert (sent - measured_from[1]) / seconds == pytest.approx(quota, rel=0.1)
 
 
-def test_a_value_can_be_taken_back() -> None:
+def test_a_negative_value_lowers_a_rate() -> None:
     rate = SampledRate(WINDOWS)
     rate.record(500, START_MS)
     rate.record(9_000_000, START_MS)

@@ -236,7 +236,7 @@ class TestWhatIsStored:
         assert reason in str(message)
         assert world.describe() == []
 
-    def test_an_entity_or_a_quota_given_twice_is_refused(self, world: Harness) -> None:
+    def test_an_entity_or_a_quota_that_occurs_twice_is_refused(self, world: Harness) -> None:
         part = AlterClientQuotasRequestEntityData(entity_type="user", entity_name="u")
         op = OpData(key=PRODUCER, value=1)
         request = AlterClientQuotasRequest(
@@ -435,7 +435,9 @@ class TestFetch:
         world.set({"client-id": "test"}, **{CONSUMER: 2_000})
         return world
 
-    def test_above_the_quota_nothing_comes_until_the_pause_is_over(self, limited: Harness) -> None:
+    def test_above_the_quota_a_fetch_gets_no_records_until_the_pause_ends(
+        self, limited: Harness
+    ) -> None:
         first = limited.call(fetch_request(("flights", 0, 0)))
         assert len(first.responses[0].partitions[0].records) > 10_000
         assert first.throttle_time_ms == 0

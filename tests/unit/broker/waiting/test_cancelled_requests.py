@@ -335,7 +335,7 @@ def test_a_fetch_of_another_partition_looks_in_between(harness, looks):
     assert len(looks) == 6 * LOOKS_PER_ROUND + 1
 
 
-def test_a_fetch_of_many_partitions_counts_for_more(harness, looks):
+def test_a_fetch_of_many_partitions_counts_as_several_checks(harness, looks):
     harness.create_topic("wide", partitions=80)
     wide = [("wide", index, 0) for index in range(80)]
     for _ in range(LOOKS_PER_ROUND):

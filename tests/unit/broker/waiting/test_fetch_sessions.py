@@ -409,7 +409,7 @@ def test_the_longest_idle_session_is_evicted_when_it_is_stale():
     assert cache.use(three)
 
 
-def test_an_old_session_goes_for_a_larger_one_the_smallest_first():
+def test_an_old_session_is_evicted_for_a_larger_one_the_smallest_first():
     cache = Cache()
     small, large = cache.full(10), cache.full(20)
     cache.now_ms += EVICTION_MS + 1
@@ -424,7 +424,7 @@ def test_an_old_session_goes_for_a_larger_one_the_smallest_first():
     assert cache.full(1000) == 0, "those that are there have not been for long enough"
 
 
-def test_a_replicas_session_goes_last():
+def test_the_session_of_a_replica_is_evicted_last():
     cache = Cache()
     reader, replica = cache.full(10), cache.full(1, replica_id=2)
     second = cache.full(1, replica_id=3)
@@ -456,7 +456,7 @@ def test_partitions_are_limited_in_all_sessions_together(monkeypatch):
 # The owner of a session
 
 
-def test_another_user_neither_goes_on_with_a_session_nor_ends_it(harness):
+def test_another_user_can_neither_continue_nor_end_a_session(harness):
     owner = Reader(harness, session=Session(principal=Principal("alice")))
     owner.fetch((*T0, 0))
     thief = Reader(harness, session=Session(principal=Principal("eve")))
@@ -470,7 +470,7 @@ def test_another_user_neither_goes_on_with_a_session_nor_ends_it(harness):
     assert told(owner.fetch()) == {T0: [b"a"]}
 
 
-def test_a_user_goes_on_with_a_session_over_another_connection(harness):
+def test_a_user_can_continue_a_session_on_another_connection(harness):
     first = Reader(harness, session=Session(principal=Principal("alice")))
     first.fetch((*T0, 0))
     first.session = Session(principal=Principal("alice"))
