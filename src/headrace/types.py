@@ -21,6 +21,8 @@ Offset = NewType("Offset", int)
 LeaderEpoch = NewType("LeaderEpoch", int)
 ProducerId = NewType("ProducerId", int)
 
+MIN_INT64: Final = -(2**63)
+MAX_INT64: Final = 2**63 - 1
 NEVER_MS: Final = 1 << 62
 """A time in milliseconds that is never reached; for fields where None would need a check at each comparison."""
 NO_OFFSET = -1

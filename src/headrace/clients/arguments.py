@@ -19,7 +19,7 @@ from enum import Enum
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
 from headrace.errors import ConfigError
-from headrace.types import TopicPartition
+from headrace.types import MAX_INT64, MIN_INT64, TopicPartition
 
 C = TypeVar("C", bound=type)
 F = TypeVar("F", bound=Callable[..., Any])
@@ -33,7 +33,7 @@ class Between(NamedTuple):
 
 
 INT32: Final = Between(-(1 << 31), (1 << 31) - 1)
-INT64: Final = Between(-(1 << 63), (1 << 63) - 1)
+INT64: Final = Between(MIN_INT64, MAX_INT64)
 Int16 = Annotated[int, Between(-(1 << 15), (1 << 15) - 1)]
 """A number that the protocol sends in 16 bits."""
 Int32 = Annotated[int, INT32]

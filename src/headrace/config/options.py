@@ -13,12 +13,13 @@ from enum import IntEnum
 from typing import Any, Final, TypeVar
 
 from headrace.errors import ConfigError
+from headrace.types import MAX_INT64
 
 Value = bool | int | float | str
 C = TypeVar("C")
 
 INT_MAX: Final = 2**31 - 1
-LONG_MAX: Final = 2**63 - 1
+LONG_MAX: Final = MAX_INT64
 TEXT_LIMIT: Final = 16 * 1024
 """The length of the longest accepted value, in characters, unless the option has its own limit."""
 

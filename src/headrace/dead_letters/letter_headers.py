@@ -14,6 +14,7 @@ from headrace.clients.consumer.records import ConsumerRecord
 from headrace.dead_letters.error_text import MAX_MESSAGE, message_of
 from headrace.records.directives import DELAY_MS, DELIVER_AT_MS
 from headrace.stream_record import StreamRecord
+from headrace.types import MAX_INT64
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -52,7 +53,7 @@ SEQUENCE_NUMBER: Final = "dlq-sequence-number"
 
 INT: Final = struct.Struct(">i")
 LONG: Final = struct.Struct(">q")
-MAX_LONG: Final = (1 << 63) - 1
+MAX_LONG: Final = MAX_INT64
 MAX_DIGITS: Final = 200
 """The most digits of a number in a header that is read as a number. Sequence numbers of Kinesis have at most 128."""
 NUMBERS: Final = {

@@ -15,8 +15,8 @@ from headrace.records.batch import (
     BatchHeader,
     TimestampType,
 )
-from headrace.records.varint import MAX_INT64, MAX_VARLONG_SIZE, MIN_INT64, decode_varint, wrap
-from headrace.types import Buffer
+from headrace.records.varint import MAX_VARLONG_SIZE, decode_varint, wrap
+from headrace.types import MAX_INT64, MIN_INT64, Buffer
 
 R = TypeVar("R", bound=tuple[Any, ...])
 Make = Callable[[tuple[Any, ...]], Any]

@@ -24,8 +24,8 @@ from headrace.records.refusal import (
     produced_records,
     require_few,
 )
-from headrace.records.varint import MAX_INT64, wrap
-from headrace.types import Buffer
+from headrace.records.varint import wrap
+from headrace.types import MAX_INT64, Buffer
 
 NEVER: Final = MAX_INT64
 _NAME: Final = TTL_MS.encode()

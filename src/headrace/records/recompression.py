@@ -26,8 +26,7 @@ from headrace.records.compression import (
 )
 from headrace.records.reader import BatchSlices, Record
 from headrace.records.rewriting import sealed
-from headrace.records.varint import MAX_INT64, MIN_INT64
-from headrace.types import Buffer
+from headrace.types import MAX_INT64, MIN_INT64, Buffer
 
 RECOMPRESSED_MAX: Final = 16 << 20
 """The largest size in bytes of the decompressed records of a recompressed batch, unless larger batches are allowed."""

@@ -11,8 +11,8 @@ from typing import Final
 
 from headrace.errors import CorruptRecordError
 from headrace.records.batch import MIN_RECORD_SIZE, BatchHeader, TimestampType
-from headrace.records.varint import MAX_INT64, MAX_VARLONG_SIZE, MIN_INT64, decode_varint, wrap
-from headrace.types import NO_TIMESTAMP
+from headrace.records.varint import MAX_VARLONG_SIZE, decode_varint, wrap
+from headrace.types import MAX_INT64, MIN_INT64, NO_TIMESTAMP
 
 RECORDS_AT_ONCE: Final = 1 << 13
 """The number of records that are walked between two yields: some milliseconds."""

@@ -7,8 +7,6 @@ from typing import Final
 from headrace.errors import CorruptRecordError
 from headrace.types import Buffer
 
-MIN_INT64: Final = -(2**63)
-MAX_INT64: Final = 2**63 - 1
 MAX_VARINT_SIZE: Final = 5
 MAX_VARLONG_SIZE: Final = 10
 _MASK: Final = (1 << 64) - 1

@@ -10,6 +10,7 @@ from headrace.core.log import LogConfig
 from headrace.records.batch import TimestampType
 from headrace.records.compression import Compression
 from headrace.records.recompression import Target
+from headrace.types import MAX_INT64
 
 SCHEDULE_SEGMENT_BYTES: Final = 64 << 20
 
@@ -59,7 +60,7 @@ def schedule_config(broker_config: BrokerConfig) -> LogConfig:
     """Derive the configuration of a schedule's log. Its records are not deleted by age or size."""
     return LogConfig(
         segment_bytes=SCHEDULE_SEGMENT_BYTES,
-        segment_ms=2**63 - 1,
+        segment_ms=MAX_INT64,
         retention_ms=-1,
         # The schedule recognises retries for as long as the partition, in which the producer may have written since.
         producer_id_expiration_ms=2 * broker_config.producer_id_expiration_ms,

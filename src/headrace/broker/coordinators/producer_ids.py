@@ -9,10 +9,11 @@ import msgspec
 from headrace.broker.metadata.metadata_writer import MetadataWriter
 from headrace.errors import ApiError, ErrorCode
 from headrace.ports import Check, Conflict, MetadataEntry, Put
+from headrace.types import MAX_INT64
 
 KEY: Final = "pid_block"
 BLOCK_SIZE: Final = 1000
-LAST_ID: Final = 2**63 - 1
+LAST_ID: Final = MAX_INT64
 _ATTEMPTS: Final = 10
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from headrace.records.batch import TimestampType
 from headrace.records.compression import Compression
-from headrace.records.varint import MAX_INT64
+from headrace.types import MAX_INT64
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from headrace.records.varint import MAX_INT64
+from headrace.types import MAX_INT64
 
 MAX_OFFSET: Final = MAX_INT64
 """The largest offset. Stands for "no offset" where the smallest of several offsets is looked for."""

@@ -14,7 +14,7 @@ from typing import Final, Literal
 from headrace.errors import ConfigError
 from headrace.spark.options.declared import Option, option_names
 from headrace.spark.options.reader import OptionReader
-from headrace.types import TopicPartition
+from headrace.types import MAX_INT64, TopicPartition
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -67,8 +67,6 @@ ENDING_OPTIONS: Final = (
     ),
 )
 
-_MAX_INT64: Final = 2**63 - 1
-"""The largest offset or time of the protocol."""
 
 Positions = Mapping[TopicPartition, int]
 
@@ -176,8 +174,8 @@ def _at_timestamp(
     if text is not None:
         if text not in {str(EARLIEST), str(LATEST)} and not (text.isascii() and text.isdigit()):
             raise ConfigError(f"option {option} must be milliseconds since 1970, not {text!r}")
-        if int(text) > _MAX_INT64:
-            raise ConfigError(f"option {option} must be at most {_MAX_INT64}, not {text}")
+        if int(text) > MAX_INT64:
+            raise ConfigError(f"option {option} must be at most {MAX_INT64}, not {text}")
         return AtTimestamp(option, int(text), else_latest)
     option = f"{side}OffsetsByTimestamp"
     text = reader.text(option)
@@ -204,7 +202,7 @@ def _by_partition(example: str, text: str, *, minimum: int) -> Positions:
         raise ConfigError(f"{example}, not {text!r}")
     for topic, part in parsed.items():
         for number, value in part.items():
-            is_valid = type(value) is int and minimum <= value <= _MAX_INT64
+            is_valid = type(value) is int and minimum <= value <= MAX_INT64
             if not (number.isascii() and number.isdigit()) or not is_valid:
                 raise ConfigError(f"{example}; {topic} has {number!r}: {value!r}")
             partition = TopicPartition(topic, int(number))

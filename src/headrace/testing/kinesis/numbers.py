@@ -16,9 +16,10 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from headrace.core.lease.lease import HashRange
+from headrace.types import MAX_INT64
 
 LAST_HASH_KEY: Final = (1 << 128) - 1
-LAST_COUNTER: Final = (1 << 63) - 1
+LAST_COUNTER: Final = MAX_INT64
 """The counter in the last sequence number of a closed shard."""
 
 _VERSION: Final = 2

@@ -45,8 +45,8 @@ def has_new_partitions(shard: GroupShard, group: ClassicGroup) -> bool:
         return False
     group.topics_hash = hashed
     assigned = [member.assignment for member in group.generation.members]
-    group.seeks_readers = _leaves_out(topics, group.subscribed, assigned)
-    return group.seeks_readers
+    group.rebalances_for_unowned = _leaves_out(topics, group.subscribed, assigned)
+    return group.rebalances_for_unowned
 
 
 def is_outdated(shard: GroupShard, request: SyncGroupRequest) -> bool:
@@ -61,13 +61,13 @@ def is_outdated(shard: GroupShard, request: SyncGroupRequest) -> bool:
     group = shard.classic_groups.get(request.group_id)
     if (
         group is None
-        or not group.seeks_readers
+        or not group.rebalances_for_unowned
         or group.state is not GroupState.COMPLETING_REBALANCE
         or not group.is_leader(request.member_id)
         or group.generation.number != request.generation_id
     ):
         return False
-    group.seeks_readers = False
+    group.rebalances_for_unowned = False
     subscribed = _subscribed(group)
     topics = known_topics(shard.topics, subscribed.topics)
     return _leaves_out(topics, subscribed, [bytes(each.assignment) for each in request.assignments])

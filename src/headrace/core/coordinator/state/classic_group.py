@@ -87,8 +87,11 @@ class ClassicGroupMember:
         self.protocols_complete = True
         """Whether all protocols are known. False after loading: a stored generation has only the elected protocol."""
         self.assignment = b""
+        """The assignment of the current generation, encoded by the leader; empty before the first one."""
         self.awaiting_join: Deferred[JoinGroupResponse] | None = None
+        """The response to the member's JoinGroup while it waits for the rebalance; None at other times."""
         self.awaiting_sync: Deferred[SyncGroupResponse] | None = None
+        """The response to the member's SyncGroup while it waits for the leader's; None at other times."""
         self.is_new = False
         """Whether the member has not received a generation yet. A new member does not send heartbeats."""
 
@@ -120,7 +123,7 @@ class ClassicGroupMember:
 
     @property
     def held_bytes(self) -> int:
-        """The memory that it uses, in bytes."""
+        """The memory of this member, in bytes."""
         return MEMBER_BYTES + self._texts_bytes + self.protocols_bytes + len(self.assignment)
 
     @property
@@ -146,7 +149,7 @@ class ClassicGroupMember:
             return self.protocols == protocols
         return all(protocol in protocols for protocol in self.protocols)
 
-    def agrees(self, stored: StoredMember, generation: Generation) -> bool:
+    def equals(self, stored: StoredMember, generation: Generation) -> bool:
         """Return whether a stored member is equal to this one, so that soft state about this member is still valid."""
         return (
             self.protocol_type == generation.protocol_type
@@ -176,9 +179,11 @@ class Rebalance:
         self.initial = initial
         """Whether the rebalance began in an empty group. It then waits for the initial delay, not for members."""
         self.delay_ms = delay_ms
+        """The initial delay until the rebalance ends, in milliseconds; 0 if the group was not empty."""
         self.remaining_ms = remaining_ms
         """The time by which the initial delay may still be extended while members keep joining, in milliseconds."""
         self.new_member_added = False
+        """Whether a member has joined since the initial delay began or was extended."""
 
 
 class ClassicGroup:
@@ -193,7 +198,7 @@ class ClassicGroup:
         "pending",
         "pending_sync",
         "rebalance",
-        "seeks_readers",
+        "rebalances_for_unowned",
         "static_members",
         "subscribed",
         "topics_hash",
@@ -218,7 +223,7 @@ class ClassicGroup:
         """The hash of the subscribed topics at the last comparison with the assignment; None: never compared."""
         self.subscribed: GroupSubscription | None = None
         """The subscriptions of the generation's members together; None until first used."""
-        self.seeks_readers = False
+        self.rebalances_for_unowned = False
         """Whether the group rebalances because of partitions without owner, and the leader has not assigned since."""
 
     # --- durable state ---
@@ -236,7 +241,7 @@ class ClassicGroup:
         self.members = {}
         for stored in generation.members:
             member = before.get(stored.member_id)
-            if member is None or not member.agrees(stored, generation):
+            if member is None or not member.equals(stored, generation):
                 member = ClassicGroupMember.restored(stored, generation)
             member.assignment = stored.assignment
             self.members[stored.member_id] = member

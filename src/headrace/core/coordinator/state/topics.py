@@ -40,8 +40,8 @@ class TopicsView(Protocol):
         """Return the topics that a regular expression matches as a whole, as far as that is known in bounded time.
 
         Raises:
-            ApiError: INVALID_REGULAR_EXPRESSION, with the reason, or COORDINATOR_LOAD_IN_PROGRESS: very many
-                expressions are being evaluated.
+            ApiError: INVALID_REGULAR_EXPRESSION, with the reason, or COORDINATOR_LOAD_IN_PROGRESS: too
+                many expressions are being evaluated.
         """
 
 
@@ -69,7 +69,7 @@ def known_topics(view: TopicsView, names: Iterable[str]) -> dict[str, TopicInfo]
 
 
 def metadata_hash(topics: Mapping[str, TopicInfo]) -> int:
-    """Return a number that differs when topics differ in name, identity or size; 0 for no topics."""
+    """Return a number that differs when topics differ in name, topic id or number of partitions; 0 for no topics."""
     if not topics:
         return 0
     digest = hashlib.blake2b(digest_size=8)

@@ -18,8 +18,8 @@ from headrace.core.log.cleaning.offset_map import SHORT_KEY, key_id
 from headrace.records.batch import DELETE_HORIZON_FLAG, BatchHeader
 from headrace.records.raw import iterate_raw, records_of, shift_timestamp
 from headrace.records.rewriting import Selection, rebuilt, without_records
-from headrace.records.varint import MAX_INT64, wrap
-from headrace.types import Buffer
+from headrace.records.varint import wrap
+from headrace.types import MAX_INT64, Buffer
 
 
 @dataclass(frozen=True, slots=True)

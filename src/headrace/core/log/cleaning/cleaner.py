@@ -2,10 +2,10 @@
 
 The broker runs it in one thread:
 
-1. `tick` looks at all such logs when a check is due, and begins a round: for the compacted log that needs it most, or
-   for a log with expired records if no log needs compaction.
+1. `tick` looks at all compacted logs and all logs with expiring records when a check is due. It begins a round for the
+   compacted log that needs it most, or for a log with expired records if no log needs compaction.
 2. `start` returns the round. The shell calls its `run`, which does one step, in a thread if it has one.
-3. `finish` installs what the step has completed. Until the round ends, `start` returns it again.
+3. `finish` installs the files that the step has completed. Until the round ends, `start` returns it again.
 
 The file `cleaner-offset-checkpoint` says how far each log is clean. It is written after the last group of a round was
 installed durably. If it is lost, or beyond what is known to be synced, the log is cleaned again from its start.
@@ -54,7 +54,7 @@ class LogCleaner:
             logs: The logs.
             files: The data directory of the logs.
             journal: Logs rounds, and logs that cannot be compacted.
-            backoff_ms: The interval of checks while no log needs a round.
+            backoff_ms: The interval of checks while no log needs a round, and the pause after a round that failed.
             max_keys: The largest number of entries in an offset map.
         """
         self.backoff_ms = backoff_ms
@@ -149,13 +149,13 @@ class LogCleaner:
         """Begin a round for the log that needs it most."""
         plan = self._most_needed(compacted, now_ms)
         if plan is not None:
-            if self._is_recovered(plan.log, plan.end_offset):
+            if self._ensure_recovery_point(plan.log, plan.end_offset):
                 self._round = Compaction(self._files, plan, now_ms=now_ms, max_keys=self._max_keys)
         elif expiring:
             self._clean_expired(expiring, now_ms)
 
-    def _is_recovered(self, log: PartitionLog, end_offset: int) -> bool:
-        """Return whether the checkpoint of recovery points is beyond an offset: a round needs that."""
+    def _ensure_recovery_point(self, log: PartitionLog, end_offset: int) -> bool:
+        """Write the recovery points if the stored one is below an offset. Return false if the disk has no space for it."""
         key = self._logs.checkpoint_key(log.topic_partition)
         behind = self._logs.recovery_point(key) < end_offset
         return not behind or self._checkpoint(self._logs.write_checkpoints)
@@ -165,7 +165,7 @@ class LogCleaner:
             if log.failure is not None or log in self._uncleanable:
                 continue
             segments = plan_expiry(log, now_ms)
-            if segments and self._is_recovered(log, segments[-1].end_offset):
+            if segments and self._ensure_recovery_point(log, segments[-1].end_offset):
                 self._round = ExpiryCleaning(self._files, log, segments, now_ms)
                 return
 
@@ -203,7 +203,7 @@ class LogCleaner:
             self._discard(task)
             return
         if error is not None and task.half_done:
-            self._not_named(task, error, now_ms)
+            self._pause_before_rename(task, error, now_ms)
             return
         log.settle()
         if log.segments.start_offset > task.segments[0].base_offset:
@@ -262,7 +262,7 @@ class LogCleaner:
         self._discard(task)
         self._end(now_ms, self.backoff_ms)
 
-    def _not_named(self, task: Rewriting, error: Exception, now_ms: int) -> None:
+    def _pause_before_rename(self, task: Rewriting, error: Exception, now_ms: int) -> None:
         """Pause a round whose installed file could not be renamed for a passing reason."""
         if not isinstance(error, OSError) or not is_passing(error):
             self._end(now_ms, self.backoff_ms)
