@@ -155,7 +155,7 @@ class LogCleaner:
             self._clean_expired(expiring, now_ms)
 
     def _ensure_recovery_point(self, log: PartitionLog, end_offset: int) -> bool:
-        """Write the recovery points if the stored one is below an offset. Return false if the disk has no space for it."""
+        """Write the recovery points if the stored one is below an offset. Return false if the disk has no space."""
         key = self._logs.checkpoint_key(log.topic_partition)
         behind = self._logs.recovery_point(key) < end_offset
         return not behind or self._checkpoint(self._logs.write_checkpoints)
