@@ -74,7 +74,7 @@ def test_functions_stay_one_thought() -> None:
     problems(found())
 
 
-def test_lines_fit() -> None:
+def test_no_line_exceeds_the_limit() -> None:
     def found() -> Iterator[str]:
         for path in written_python():
             for number, line in enumerate(path.read_text().splitlines(), 1):

@@ -49,7 +49,7 @@ def test_a_missing_argument_is_reported(headrace: Commands, new_topic: NewTopic)
         assert b"missing" in done.stderr
 
 
-def test_percentiles() -> None:
+def test_percentiles_are_in_milliseconds_and_none_without_values() -> None:
     values = [number * 1_000_000 for number in range(1, 101)]
     assert [_percentile(values, each) for each in (50, 95, 99)] == [50.0, 95.0, 99.0]
     assert _percentile([7_000_000], 99) == 7.0

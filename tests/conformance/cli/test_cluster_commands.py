@@ -29,7 +29,9 @@ from tools.fetch_java import JavaUnavailableError
 MakeTopic = Callable[..., str]
 
 
-def test_cluster_info(headrace: Commands, server: Target) -> None:
+def test_cluster_info_lists_brokers_features_and_log_directories(
+    headrace: Commands, server: Target
+) -> None:
     document = headrace.json("cluster", "info")
     host, port = server.bootstrap.rsplit(":", 1)
     [broker] = document["brokers"]
@@ -57,7 +59,7 @@ def test_sizes_and_versions(headrace: Commands, new_topic: MakeTopic) -> None:
     assert spoken["METADATA"]["max_version"] >= 12
 
 
-def test_health(headrace: Commands, new_topic: MakeTopic) -> None:
+def test_health_reports_a_missing_topic_as_failed(headrace: Commands, new_topic: MakeTopic) -> None:
     topic = new_topic("-p", "2")
     found = headrace.json("health", "-t", topic)
     assert found["healthy"] is True
@@ -183,7 +185,7 @@ def _abort_at(commands: Commands, start_offset: int) -> None:
     assert left["start_offset"] is None
 
 
-def test_a_transaction_whose_marker_is_refused_is_ended_by_hand(tmp_path: Path) -> None:
+def test_abort_ends_a_transaction_whose_marker_was_refused(tmp_path: Path) -> None:
     target = make_target("headrace", tmp_path / "headrace")
     target.start()
     commands = Commands(target)

@@ -71,7 +71,7 @@ def test_topics_are_created_listed_described_and_deleted(headrace: Commands) -> 
     assert missing.stdout == b""
 
 
-def test_a_bad_topic_says_why(headrace: Commands) -> None:
+def test_an_invalid_topic_name_is_refused_with_a_reason(headrace: Commands) -> None:
     done = headrace.run("topic", "create", "no/slash", code=1)
     assert b"no/slash" in done.stderr
     assert b"INVALID_TOPIC_EXCEPTION" in done.stdout
@@ -235,7 +235,7 @@ def test_json_lines_have_stable_keys(headrace: Commands, new_topic: NewTopic) ->
         ("99", []),
     ],
 )
-def test_offsets(
+def test_consume_starts_and_stops_at_the_given_offsets(
     headrace: Commands, server, offset_topics: dict[str, str], offset: str, expected
 ) -> None:
     if server.name not in offset_topics:

@@ -18,7 +18,9 @@ from tests.fixtures.targets import Target
 
 @pytest.mark.parametrize("mode", ["plain", "idempotent"])
 @pytest.mark.parametrize("codec", CODECS)
-def test_codec(client: Client, target: Target, observer: Observer, codec: str, mode: str) -> None:
+def test_every_codec_round_trips(
+    client: Client, target: Target, observer: Observer, codec: str, mode: str
+) -> None:
     check_codec(client, target, observer, codec, idempotent=mode == "idempotent")
 
 

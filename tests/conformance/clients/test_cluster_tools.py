@@ -92,7 +92,7 @@ def test_metadata_quorum_tool(client: JavaClient) -> None:
     assert [line.split()[-1] for line in replication.splitlines()[1:]] == ["Leader"]
 
 
-def test_features_tool(client: JavaClient) -> None:
+def test_the_features_tool_changes_the_transaction_version(client: JavaClient) -> None:
     def level() -> str:
         described = client.run("features", "describe")
         (line,) = [each for each in described.splitlines() if "transaction.version" in each]

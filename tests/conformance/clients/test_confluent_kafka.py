@@ -9,15 +9,15 @@ import pytest
 
 from tests.conformance.clients.scenario import Client, ProgramClient
 from tests.conformance.clients.scenario_tests import (
-    test_codec,
     test_codec_of_a_topic,
+    test_every_codec_round_trips,
     test_group_lives_through_members_and_brokers_coming_and_going,
 )
 from tests.fixtures.targets import Target
 
 __all__ = [
-    "test_codec",
     "test_codec_of_a_topic",
+    "test_every_codec_round_trips",
     "test_group_lives_through_members_and_brokers_coming_and_going",
 ]
 

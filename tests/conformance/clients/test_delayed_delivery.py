@@ -248,7 +248,9 @@ def test_kafka_python_and_aiokafka_delay(server: ServerProcess, topic: str) -> N
     check(consume_headrace(server.bootstrap, topic, 20), due_ms)
 
 
-def test_java_delays(server: ServerProcess, topic: str, tmp_path: Path) -> None:
+def test_records_that_java_schedules_arrive_when_they_are_due(
+    server: ServerProcess, topic: str, tmp_path: Path
+) -> None:
     try:
         command = tool_command("console-producer")
     except JavaUnavailableError as error:

@@ -34,7 +34,9 @@ def client(request: pytest.FixtureRequest, target: Target, scratch: Path) -> Ite
 
 @pytest.mark.parametrize("mode", ["plain", "idempotent"])
 @pytest.mark.parametrize("codec", CODECS)
-def test_codec(client: Client, target: Target, observer: Observer, codec: str, mode: str) -> None:
+def test_every_codec_round_trips(
+    client: Client, target: Target, observer: Observer, codec: str, mode: str
+) -> None:
     if client.name != "headrace-range":
         pytest.skip("assignors have nothing to do with it")
     check_codec(client, target, observer, codec, idempotent=mode == "idempotent")

@@ -37,7 +37,7 @@ def tools(client: JavaClient, target: Target, scratch: Path) -> JavaClient:
 
 @pytest.mark.parametrize("mode", ["plain", "idempotent"])
 @pytest.mark.parametrize("codec", CODECS)
-def test_codec(
+def test_every_codec_round_trips(
     client: JavaClient, target: Target, observer: Observer, codec: str, mode: str
 ) -> None:
     check_codec(client, target, observer, codec, idempotent=mode == "idempotent")
@@ -50,7 +50,7 @@ def test_codec_of_a_topic(
     check_stored_codec(client, target, observer, stored)
 
 
-def test_topics_tool(tools: JavaClient) -> None:
+def test_the_topics_tool_creates_describes_and_deletes_a_topic(tools: JavaClient) -> None:
     tools.run(
         "topics",
         *("--create", "--topic", "tool", "--partitions", "3", "--config", "retention.ms=86400000"),
@@ -95,7 +95,7 @@ def test_console_producer_and_consumer_and_groups_tool(
     assert [line for line in third.splitlines() if line.startswith("Offset:")] == lines[7:]
 
 
-def test_offsets_tool(client: JavaClient) -> None:
+def test_the_offsets_tool_prints_end_offsets(client: JavaClient) -> None:
     client.create_topic("offsets", 2)
     client.run("console-producer", "--topic", "offsets", text="one\n")
     ends = client.run("get-offsets", "--topic", "offsets", "--time", "latest").split()

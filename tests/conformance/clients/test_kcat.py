@@ -32,7 +32,9 @@ def client(target: Target, scratch: Path) -> Kcat:
 
 @pytest.mark.parametrize("mode", ["plain", "idempotent"])
 @pytest.mark.parametrize("codec", CODECS)
-def test_codec(client: Kcat, target: Target, observer: Observer, codec: str, mode: str) -> None:
+def test_every_codec_round_trips(
+    client: Kcat, target: Target, observer: Observer, codec: str, mode: str
+) -> None:
     check_codec(client, target, observer, codec, idempotent=mode == "idempotent")
 
 

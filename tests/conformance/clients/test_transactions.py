@@ -97,7 +97,7 @@ def check(target: Target, topic: str, extra: Iterable[str] = ()) -> None:
     assert committed(target, f"g-{topic}", topic) == OFFSET
 
 
-def test_confluent_kafka(target: Target, topic: str) -> None:
+def test_confluent_kafka_commits_and_aborts_transactions(target: Target, topic: str) -> None:
     settings = config(target, **{"transactional.id": f"x-{topic}"})
     producer = confluent_kafka.Producer(settings)
     producer.init_transactions(20)
@@ -164,7 +164,7 @@ def java(target: Target, scratch: Path, topic: str, *arguments: str) -> Iterator
 
 
 @pytest.mark.java
-def test_java(target: Target, topic: str, scratch: Path) -> None:
+def test_java_commits_and_aborts_transactions(target: Target, topic: str, scratch: Path) -> None:
     create(target, f"{topic}-wide", MANY)
     with java(target, scratch, topic, str(ROUNDS)) as program:
         found = {name: program.wait(name)["value"] for name in ("begun", "ended", "zombie", "slow")}
@@ -220,7 +220,7 @@ def say(program: Peer, word: str) -> int:
     return int(str(answer["value"]))
 
 
-def test_kafkajs(target: Target, topic: str, scratch: Path) -> None:
+def test_kafkajs_commits_and_aborts_transactions(target: Target, topic: str, scratch: Path) -> None:
     try:
         command = node_program("client.js")
     except NodeUnavailableError as error:
@@ -244,7 +244,7 @@ def test_kafkajs(target: Target, topic: str, scratch: Path) -> None:
     check(target, topic, ["kept"])
 
 
-def test_kafka_python(target: Target, topic: str) -> None:
+def test_kafka_python_commits_and_aborts_transactions(target: Target, topic: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # it reads its schemas in an old way
         import kafka
@@ -278,7 +278,7 @@ def test_kafka_python(target: Target, topic: str) -> None:
     check(target, topic)
 
 
-def test_aiokafka(target: Target, topic: str) -> None:
+def test_aiokafka_commits_and_aborts_transactions(target: Target, topic: str) -> None:
     asyncio.run(_aiokafka(target, topic))
     check(target, topic)
 

@@ -155,7 +155,7 @@ def assert_round_trip(message: Message, name: str, version: int, theirs: bytes) 
 
 
 @pytest.mark.parametrize(("name", "version"), CASES)
-def test_kio_agrees(name: str, version: int) -> None:
+def test_kio_and_headrace_encode_every_message_alike(name: str, version: int) -> None:
     source = random.Random(f"kio {name} {version}")
     their_class = kio_class(name, version)
     read, write = entity_reader(their_class), entity_writer(their_class)

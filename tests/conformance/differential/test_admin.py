@@ -40,7 +40,7 @@ Change = tuple[str, int, str | None]
 
 
 @scenarios.mark()
-def test_admin(pair: Pair, scenario: Scenario) -> None:
+def test_headrace_answers_admin_requests_as_kafka_does(pair: Pair, scenario: Scenario) -> None:
     pair.compare(scenario)
 
 

@@ -22,7 +22,7 @@ scenarios = Scenarios()
 
 
 @scenarios.mark()
-def test_cluster(pair: Pair, scenario: Scenario) -> None:
+def test_headrace_answers_cluster_requests_as_kafka_does(pair: Pair, scenario: Scenario) -> None:
     pair.compare(scenario)
 
 

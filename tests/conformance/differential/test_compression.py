@@ -36,7 +36,7 @@ TYPES = ("uncompressed", "gzip", "snappy", "lz4", "zstd", "producer")
 
 
 @scenarios.mark()
-def test_compression(pair: Pair, scenario: Scenario) -> None:
+def test_headrace_compresses_batches_as_kafka_does(pair: Pair, scenario: Scenario) -> None:
     pair.compare(scenario)
 
 

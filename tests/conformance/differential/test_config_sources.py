@@ -76,7 +76,7 @@ LAYERED = {
 
 
 @scenarios.mark()
-def test_config_sources(pair: Pair, scenario: Scenario) -> None:
+def test_headrace_describes_config_sources_as_kafka_does(pair: Pair, scenario: Scenario) -> None:
     pair.compare(scenario)
 
 

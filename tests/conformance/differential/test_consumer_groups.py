@@ -30,7 +30,7 @@ LAST = 1
 
 
 @scenarios.mark()
-def test_consumer_groups(pair: Pair, scenario: Scenario) -> None:
+def test_headrace_coordinates_consumer_groups_as_kafka_does(pair: Pair, scenario: Scenario) -> None:
     pair.compare(scenario)
 
 

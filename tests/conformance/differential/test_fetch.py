@@ -17,7 +17,7 @@ scenarios = Scenarios()
 
 
 @scenarios.mark()
-def test_fetch(pair: Pair, scenario: Scenario) -> None:
+def test_headrace_answers_fetch_requests_as_kafka_does(pair: Pair, scenario: Scenario) -> None:
     pair.compare(scenario)
 
 

@@ -186,7 +186,7 @@ class Walk:
         self.peer.note(f"{number}: the group", (state, len(group.members)))
 
 
-def test_walks(pair: Pair) -> None:
+def test_headrace_answers_random_group_requests_as_kafka_does(pair: Pair) -> None:
     def compare(seed: int) -> None:
         def group_walk(peer: Peer) -> None:
             peer.create(f"{TOPIC}-{seed}")

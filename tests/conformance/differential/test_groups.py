@@ -26,7 +26,7 @@ scenarios = Scenarios()
 
 
 @scenarios.mark()
-def test_groups(pair: Pair, scenario: Scenario) -> None:
+def test_headrace_coordinates_classic_groups_as_kafka_does(pair: Pair, scenario: Scenario) -> None:
     pair.compare(scenario)
 
 

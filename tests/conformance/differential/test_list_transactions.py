@@ -34,7 +34,7 @@ PATTERNS = (
 
 
 @scenarios.mark()
-def test_list_transactions(pair: Pair, scenario: Scenario) -> None:
+def test_headrace_lists_transactions_as_kafka_does(pair: Pair, scenario: Scenario) -> None:
     pair.compare(scenario)
 
 

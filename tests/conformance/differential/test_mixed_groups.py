@@ -31,7 +31,7 @@ MISSING = "mixed-missing"
 
 
 @scenarios.mark()
-def test_mixed_groups(pair: Pair, scenario: Scenario) -> None:
+def test_headrace_coordinates_mixed_groups_as_kafka_does(pair: Pair, scenario: Scenario) -> None:
     pair.compare(scenario)
 
 

@@ -41,7 +41,7 @@ LAST_SEQUENCE = 2**31 - 1
 
 
 @scenarios.mark()
-def test_produce(pair: Pair, scenario: Scenario) -> None:
+def test_headrace_answers_produce_requests_as_kafka_does(pair: Pair, scenario: Scenario) -> None:
     pair.compare(scenario)
 
 

@@ -36,7 +36,7 @@ scenarios = Scenarios()
 
 
 @scenarios.mark()
-def test_repetitions(pair: Pair, scenario: Scenario) -> None:
+def test_headrace_answers_repeated_requests_as_kafka_does(pair: Pair, scenario: Scenario) -> None:
     pair.compare(scenario)
 
 

@@ -39,7 +39,7 @@ Named = tuple[str, Sequence[int]]
 
 
 @scenarios.mark()
-def test_single_broker(pair: Pair, scenario: Scenario) -> None:
+def test_headrace_answers_as_a_single_kafka_broker_does(pair: Pair, scenario: Scenario) -> None:
     pair.compare(scenario)
 
 

@@ -288,7 +288,9 @@ def play(peer: Peer, name: str, protocol: str) -> None:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("name", SEQUENCES)
-def test_transactions(pair: Pair, name: str, protocol: str) -> None:
+def test_headrace_coordinates_transactions_as_kafka_does(
+    pair: Pair, name: str, protocol: str
+) -> None:
     def scenario(peer: Peer) -> None:
         play(peer, name, protocol)
 

@@ -40,7 +40,9 @@ def properties_of(name: str, target: Target) -> Properties:
 
 
 @pytest.mark.parametrize("name", CLIENTS)
-def test_codec(target: Target, observer: Observer, tmp_path: Path, name: str) -> None:
+def test_every_client_round_trips_compressed_records(
+    target: Target, observer: Observer, tmp_path: Path, name: str
+) -> None:
     client = CLIENTS[name](target.bootstrap, tmp_path, properties_of(name, target))
     try:
         check_codec(client, target, observer, "lz4", idempotent=True)

@@ -225,7 +225,9 @@ def valid_requests() -> list[bytes]:
     return requests
 
 
-def test_truncated_requests(flooded: ServerProcess, bystander: WireClient) -> None:
+def test_truncated_requests_do_not_disturb_other_connections(
+    flooded: ServerProcess, bystander: WireClient
+) -> None:
     for request in valid_requests():
         body = request[4:]
         for size in range(8, len(body), max(1, len(body) // 40)):

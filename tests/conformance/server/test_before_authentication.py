@@ -145,7 +145,7 @@ class TestBareTokens:
     @pytest.mark.parametrize(
         "mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
     )
-    def test_authenticate(self, server, client, mechanism):
+    def test_tokens_without_a_request_header_authenticate_a_client(self, server, client, mechanism):
         handshake(client, mechanism, 0)
         if mechanism == "PLAIN":
             side: SaslClient = PlainClient("alice", PASSWORD)
@@ -167,13 +167,13 @@ class TestBareTokens:
         assert client.closed_by_server()
         assert time.monotonic() - began_s >= 0.29
 
-    def test_are_refused_without_a_word(self, client):
+    def test_invalid_frames_close_the_connection_without_a_response(self, client):
         handshake(client, "SCRAM-SHA-256", 0)
         send_bare(client, b"")
         client.sock.settimeout(10)
         assert client.sock.recv(100) == b""
 
-    def test_have_bounds(self, client):
+    def test_a_bare_token_above_the_size_limit_closes_the_connection(self, client):
         handshake(client, "PLAIN", 0)
         client.sock.sendall(struct.pack(">i", 600_000))
         assert client.closed_by_server()

@@ -95,7 +95,7 @@ def test_single_settings_are_set_and_the_others_stay(harness, version):
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_replacing_sets_back_what_is_not_given(harness, version):
+def test_replacing_configs_resets_the_settings_left_out(harness, version):
     assert replace(harness, segment_bytes="2000", version=version) == ErrorCode.NONE
     told = described(harness)
     assert told["segment.bytes"] == ("2000", DYNAMIC_TOPIC)
@@ -104,7 +104,7 @@ def test_replacing_sets_back_what_is_not_given(harness, version):
     assert {source for _, source in described(harness).values()} == {STATIC, DEFAULT}
 
 
-def test_deleting_a_setting_goes_back_to_what_is_inherited(harness):
+def test_deleting_a_setting_restores_the_inherited_value(harness):
     assert change(harness, ("retention.ms", None, DELETE)) == ErrorCode.NONE
     assert described(harness)["retention.ms"] == ("1209600000", DEFAULT)
     assert change(harness, ("retention.ms", "", DELETE)) == ErrorCode.NONE, "again is no error"
@@ -397,7 +397,7 @@ def test_settings_that_do_not_go_with_those_of_a_topic_are_refused(harness, vali
     )
 
 
-def test_kafkas_settings_that_are_not_supported_say_why(harness):
+def test_unsupported_kafka_settings_are_refused_with_a_reason(harness):
     config = IncrementalConfig(name="remote.storage.enable", value="true", config_operation=SET)
     resource = IncrementalResource(resource_type=TOPIC, resource_name="t", configs=[config])
     (response,) = harness.call(IncrementalAlterConfigsRequest(resources=[resource])).responses

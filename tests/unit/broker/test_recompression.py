@@ -430,7 +430,7 @@ def send(harness: BrokerHarness, sent: bytes, partition: int = 0, **options: Any
     return harness.send(produce_request("t", partition, sent, acks=acks), **options)
 
 
-def test_threads_do_what_takes_long(harness: BrokerHarness):
+def test_a_thread_recompresses_a_slow_batch(harness: BrokerHarness):
     harness.create_topic("t", compression_type="gzip")
     threads = Threads(harness)
     session = Session()
@@ -454,7 +454,7 @@ def test_small_batches_need_no_thread(harness: BrokerHarness):
     assert part_of(pending.response).error_code == 0
 
 
-def test_a_thread_decompresses_what_is_large_and_says_what_is_wrong(harness: BrokerHarness):
+def test_a_thread_decompresses_large_batches_and_refuses_damaged_batches(harness: BrokerHarness):
     harness.create_topic("t", compression_type="uncompressed", max_message_bytes=str(4 << 20))
     threads = Threads(harness)
     good = send(harness, slow(compression=Compression.ZSTD))
@@ -500,7 +500,7 @@ def test_hundreds_that_wait_do_not_nest(harness: BrokerHarness):
 
 
 @pytest.mark.parametrize("acks", [-1, 0])
-def test_a_client_that_leaves_does_not_take_its_batch_with_it(harness: BrokerHarness, acks: int):
+def test_a_cancelled_produce_still_writes_its_batch(harness: BrokerHarness, acks: int):
     """A program with nothing more to send ends in this way with acks=0."""
     harness.create_topic("t", compression_type="gzip")
     threads = Threads(harness)
@@ -511,7 +511,7 @@ def test_a_client_that_leaves_does_not_take_its_batch_with_it(harness: BrokerHar
     assert codecs(harness) == [Compression.GZIP]
 
 
-def test_work_that_fails_gives_its_place_to_the_next_batch(
+def test_failed_work_frees_its_place_for_the_next_batch(
     harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
 ):
     """Otherwise no batch would be compressed any more, and no request would get a response."""
@@ -639,7 +639,7 @@ def test_delayed_records_have_the_codec_too(harness: BrokerHarness):
     } == {Compression.GZIP}
 
 
-def test_decompression_gives_back_what_was_stored(harness: BrokerHarness):
+def test_a_recompressed_batch_decompresses_to_the_same_bytes(harness: BrokerHarness):
     harness.create_topic("t", compression_type="lz4")
     sent = slow(compression=Compression.GZIP)
     harness.call(produce_request("t", 0, sent))

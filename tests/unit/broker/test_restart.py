@@ -40,7 +40,7 @@ def leader_epoch(harness: BrokerHarness) -> int:
     return int(topic.partitions[0].leader_epoch)
 
 
-def test_topics_records_and_offsets_are_there_again(again):
+def test_topics_records_and_offsets_survive_a_restart(again):
     harness = BrokerHarness()
     first = harness.create_topic("t", partitions=3, retention_ms="-1").topic_id
     for partition in (0, 2):
@@ -192,7 +192,7 @@ def test_a_commit_is_answered_when_it_is_durable():
     assert pending.response.topics[0].partitions[0].error_code == ErrorCode.NONE
 
 
-def test_commits_survive(again):
+def test_committed_offsets_survive_a_restart(again):
     harness = with_groups()
     for group in ("g", "h", "i", "j"):
         commit(harness, 5, group)
@@ -219,7 +219,7 @@ def test_the_number_of_offsets_partitions_is_fixed_at_creation(again):
     assert committed(harness) == 5
 
 
-def test_before_the_first_group_there_is_no_offsets_topic():
+def test_the_offsets_topic_does_not_exist_before_the_first_group():
     harness = BrokerHarness()
     assert harness.call(ListGroupsRequest()).error_code == ErrorCode.NONE
     assert harness.broker.services.topics.get("__consumer_offsets") is None
@@ -278,7 +278,7 @@ def test_old_segments_are_deleted_and_the_log_start_moves():
     assert harness.produce("t", b"a").base_offset == 6
 
 
-def test_a_compacted_topic_keeps_everything_until_there_is_compaction():
+def test_retention_deletes_nothing_of_a_compacted_topic():
     harness = BrokerHarness()
     harness.create_topic("t", segment_bytes="300", retention_ms="1", cleanup_policy="compact")
     for _ in range(6):

@@ -277,7 +277,7 @@ def test_scheduled_records_are_delivered_after_the_option_is_switched_off() -> N
     assert world.values() == [b"now", b"a", b"b"]
 
 
-def test_with_its_topic_a_schedule_goes() -> None:
+def test_deleting_a_topic_deletes_its_schedule() -> None:
     world = Harness()
     world.put(delayed(b"a", 500))
     assert "~later-0" in world.files.list("")
@@ -356,7 +356,7 @@ def test_a_full_disk_puts_a_release_off_and_keeps_the_order() -> None:
     assert world.pending == 0
 
 
-def test_partitions_that_are_added_change_nothing_for_what_waits() -> None:
+def test_added_partitions_do_not_move_scheduled_records() -> None:
     world = Harness()
     world.put(delayed(b"a", 1000))
     topic = CreatePartitionsTopic(name="later", count=3, assignments=None)
@@ -418,7 +418,7 @@ def test_a_scheduled_record_with_a_now_invalid_time_to_live_is_delivered() -> No
     assert world.values() == [b"a", b"b"]
 
 
-def test_many_schedules_share_what_may_be_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_schedules_share_one_memory_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduled_records, "IN_MEMORY", 100)
     monkeypatch.setattr(scheduled_records, "LEAST_IN_MEMORY", 4)
     world = Harness()

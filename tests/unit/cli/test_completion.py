@@ -204,7 +204,7 @@ def _read_until(descriptor: int, wanted: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_scripts(shell: str) -> None:
+def test_completion_prints_a_script_for_each_shell(shell: str) -> None:
     result = CliRunner().invoke(main, ["completion", shell])
     assert result.exit_code == 0
     assert "_HEADRACE_COMPLETE" in result.stdout

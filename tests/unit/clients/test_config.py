@@ -52,7 +52,7 @@ def test_mistakes_are_named(properties: dict[str, str], text: str) -> None:
 
 
 @pytest.mark.parametrize(("value", "acks"), [("all", -1), ("-1", -1), (1, 1), ("0", 0)])
-def test_acks(value, acks: int) -> None:
+def test_acks_accepts_numbers_and_names(value, acks: int) -> None:
     assert parse_config(ProducerConfig, {"acks": value}).acks == acks
 
 
@@ -83,12 +83,12 @@ def test_offset_resets_have_many_names() -> None:
         ("PLAINTEXT://h:19092", [("h", 19092)]),
     ],
 )
-def test_bootstrap(text: str, addresses: list[tuple[str, int]]) -> None:
+def test_bootstrap_servers_are_parsed(text: str, addresses: list[tuple[str, int]]) -> None:
     assert parse_bootstrap(text) == addresses
 
 
 @pytest.mark.parametrize("text", ["", ",", "a:0", "a:99999", ":9092", "a:b"])
-def test_bad_bootstrap(text: str) -> None:
+def test_invalid_bootstrap_servers_are_refused(text: str) -> None:
     with pytest.raises(ConfigError):
         parse_bootstrap(text)
 

@@ -30,7 +30,9 @@ PROTOCOLS = parse_protocol_map("EXTERNAL:SASL_SSL, internal:plaintext")
         ("INTERNAL://localhost:9092", ("INTERNAL", "PLAINTEXT", "localhost", 9092)),
     ],
 )
-def test_a_listener(text: str, expected: tuple[str, str, str, int]) -> None:
+def test_a_listener_is_parsed_and_printed_alike(
+    text: str, expected: tuple[str, str, str, int]
+) -> None:
     name, protocol, host, port = expected
     listener = parse_listener(text, PROTOCOLS)
     assert listener == Listener(name, SecurityProtocol(protocol), ListenAddress(host, port))

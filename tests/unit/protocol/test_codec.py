@@ -243,7 +243,7 @@ def test_a_tagged_field_must_be_as_long_as_it_says(size: int) -> None:
         ApiVersionsResponse.decode(memoryview(data[:-2] + bytes([size, 1]) + bytes(20)), 0, 3)
 
 
-def test_nullable_structs() -> None:
+def test_nullable_structs_survive_encoding_and_decoding() -> None:
     for cursor in (None, DescribeTopicPartitionsRequestCursor(topic_name="t", partition_index=3)):
         request = DescribeTopicPartitionsRequest(cursor=cursor)
         data = joined(request.encode(0))
@@ -265,7 +265,7 @@ def test_arrays_of_numbers(count: int) -> None:
 @pytest.mark.parametrize(
     "value", [0, 1, 127, 128, 300, 16383, 16384, 2**21, 2**28, 2**31 - 1, 2**32 - 1]
 )
-def test_varints(value: int) -> None:
+def test_varints_survive_encoding_and_decoding(value: int) -> None:
     out = bytearray(b"x")
     codec.write_varint(out, value)
     assert codec.read_varint(memoryview(out), 1) == (value, len(out))

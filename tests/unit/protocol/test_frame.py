@@ -63,7 +63,7 @@ def test_flexible_request_header_keeps_a_plain_client_id_and_ends_with_tags() ->
 
 @pytest.mark.parametrize("client_id", [None, "", "ünïcode"])
 @pytest.mark.parametrize("version", [0, 4])
-def test_client_ids(client_id: str | None, version: int) -> None:
+def test_client_ids_survive_encoding_and_decoding(client_id: str | None, version: int) -> None:
     header = RequestHeader(ApiKey.HEARTBEAT, version, 1, client_id)
     assert decode_request(frame_of(joined(encode_request(header, HeartbeatRequest()))))[0] == header
 

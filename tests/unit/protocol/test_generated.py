@@ -54,7 +54,7 @@ def test_versions_cover_what_is_needed(key: ApiKey) -> None:
     assert high <= cls.MAX_VERSION
 
 
-def test_version_ranges() -> None:
+def test_version_ranges_are_parsed_and_intersected() -> None:
     assert Versions.parse("3") == Versions(3, 3)
     assert Versions.parse("3+") == Versions(3, FOREVER)
     assert Versions.parse("3-7") == Versions(3, 7)

@@ -171,12 +171,12 @@ VALUES: list[tuple[Message, int, str]] = [
 
 
 @pytest.mark.parametrize(("key", "expected"), KEYS, ids=lambda each: type(each).__name__)
-def test_key(key: Message, expected: str) -> None:
+def test_stored_keys_have_the_bytes_of_kafka(key: Message, expected: str) -> None:
     assert_stored(key, key.API_KEY, 0, expected)
 
 
 @pytest.mark.parametrize(
     ("value", "version", "expected"), VALUES, ids=lambda each: type(each).__name__
 )
-def test_value(value: Message, version: int, expected: str) -> None:
+def test_stored_values_have_the_bytes_of_kafka(value: Message, version: int, expected: str) -> None:
     assert_stored(value, version, version, expected)

@@ -41,7 +41,7 @@ class TestPlain:
             b"\0alice\0" + b"x" * 10_000,
         ],
     )
-    def test_anything_else(self, message):
+    def test_an_invalid_message_is_refused(self, message):
         server = plain_server()
         with pytest.raises(SaslError) as caught:
             server.step(message)
@@ -132,7 +132,7 @@ class TestOAuthBearer:
             b"n,,\x01auth=Bearer " + b"x" * 100_000 + b"\x01\x01",
         ],
     )
-    def test_anything_else(self, message):
+    def test_an_invalid_message_is_refused(self, message):
         server = OAuthBearerServer(verify)
         with pytest.raises(SaslError):
             server.step(message)

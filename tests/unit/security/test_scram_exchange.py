@@ -55,7 +55,7 @@ def agree(client_side, server_side) -> None:
 class TestExample:
     """The example of RFC 7677, section 3."""
 
-    def test_client(self):
+    def test_the_client_sends_the_messages_of_the_rfc(self):
         side = client()
         assert side.first() == FIRST
         assert side.step(SERVER_FIRST) == FINAL
@@ -63,7 +63,7 @@ class TestExample:
         assert side.step(SERVER_FINAL) is None
         assert side.done
 
-    def test_server(self):
+    def test_the_server_sends_the_messages_of_the_rfc(self):
         side = server()
         assert side.step(FIRST) == SERVER_FIRST
         assert not side.done
@@ -129,17 +129,17 @@ class TestServerRefuses:
     def test_a_malformed_first_message(self, message):
         refused(server(), message)
 
-    def test_channel_binding(self):
+    def test_the_server_refuses_channel_binding(self):
         refused(server(), b"p=tls-unique,,n=user,r=abc", "channel binding")
 
     def test_a_client_that_acts_for_another(self):
         """A client cannot act for another user (CVE-2017-12610)."""
         refused(server(), b"n,a=admin,n=user,r=abc", "another user")
 
-    def test_tokens(self):
+    def test_the_server_refuses_delegation_tokens(self):
         refused(server(), b"n,,n=user,r=abc,tokenauth=true", "tokenauth")
 
-    def test_mandatory_extensions(self):
+    def test_the_server_refuses_mandatory_extensions(self):
         refused(server(), b"n,,n=user,r=abc,m=what", "extension m")
 
     @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ class TestServerRefuses:
         side.step(FIRST)
         refused(side, FINAL.split(b",p=")[0] + b",p=" + proof, "unknown user or wrong password")
 
-    def test_a_replay(self):
+    def test_the_server_refuses_a_replayed_message(self):
         side = server(nonce="other")
         side.step(FIRST)
         refused(side, FINAL, "nonce")

@@ -168,7 +168,7 @@ def test_errors_carry_the_traceback(log_stream: io.StringIO) -> None:
     assert "Traceback" in log_stream.getvalue()
 
 
-def test_json_lines(log_stream: io.StringIO) -> None:
+def test_events_are_logged_as_json_lines_from_the_configured_level(log_stream: io.StringIO) -> None:
     configure_logging("warning", "json", log_stream)
     LoggingJournal().info("hidden")
     LoggingJournal().warning("event", text="a\nb", count=3)

@@ -141,7 +141,7 @@ def test_every_api_has_a_rule_or_changes_nothing() -> None:
     assert served <= CHANGES_NOTHING | RULES.keys(), "decide what the audit log says of it"
 
 
-def test_topics(harness: BrokerHarness) -> None:
+def test_topic_changes_are_audited(harness: BrokerHarness) -> None:
     create(harness, "orders")
     create(harness, "orders")  # refused
     create(harness, "others", validate_only=True)
@@ -166,7 +166,7 @@ def test_a_topic_that_asking_for_it_creates(harness: BrokerHarness) -> None:
     assert changes(harness) == [("topic_created", {"topic": "orders", "automatic": True})]
 
 
-def test_configurations(harness: BrokerHarness) -> None:
+def test_configuration_changes_are_audited(harness: BrokerHarness) -> None:
     create(harness, "orders")
     harness.journal.lines.clear()
     single = [AlterableConfig(name="retention.ms", value="7", config_operation=0)]
@@ -206,7 +206,7 @@ def test_a_secret_setting_is_described_without_its_value() -> None:
     assert shown == {"plain": "1", "secret": HIDDEN, "unknown": HIDDEN}
 
 
-def test_quotas(harness: BrokerHarness) -> None:
+def test_quota_changes_are_audited(harness: BrokerHarness) -> None:
     entry = AlterClientQuotasRequestEntryData(
         entity=[
             AlterClientQuotasRequestEntityData(entity_type="user", entity_name="alice"),
@@ -278,7 +278,7 @@ def test_members_that_are_stopped(harness: BrokerHarness) -> None:
     assert changes(harness) == [("member_stopped", found)]
 
 
-def test_records(harness: BrokerHarness) -> None:
+def test_deleted_records_are_audited(harness: BrokerHarness) -> None:
     create(harness, "orders")
     harness.produce("orders", b"a", b"b")
     harness.journal.lines.clear()
@@ -288,7 +288,7 @@ def test_records(harness: BrokerHarness) -> None:
     assert changes(harness) == [("records_deleted", {"topic": "orders", "before_offset": {"0": 2}})]
 
 
-def test_access_control(harness: BrokerHarness) -> None:
+def test_acl_changes_are_audited(harness: BrokerHarness) -> None:
     harness.restart(authorizer_class_name="org.apache.kafka.metadata.authorizer.StandardAuthorizer")
     entry: dict[str, Any] = {
         "resource_type": 2,

@@ -245,7 +245,7 @@ class TestBeforeAuthentication:
         assert response.mechanisms == ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
         assert connection.session.ended
 
-    def test_garbage(self, connection):
+    def test_an_invalid_token_fails_the_authentication(self, connection):
         connection.handshake("SCRAM-SHA-256")
         assert connection.token(b"\xff").error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
         assert connection.session.ended
@@ -280,7 +280,7 @@ class TestPasswordsOnTheWire:
         assert Connection(harness, "10.0.0.1").handshake("PLAIN").error_code == 0
 
 
-def test_a_listener_can_have_mechanisms_of_its_own():
+def test_a_listener_can_have_its_own_mechanisms():
     harness = harness_with(
         **{"listener.name.sasl_ssl.sasl.enabled.mechanisms": "SCRAM-SHA-512"},
     )
@@ -396,7 +396,7 @@ class TestReauthentication:
 class TestTokensAsBareFrames:
     """SaslHandshake version 0. The server handles the frames."""
 
-    def test_are_announced(self, connection):
+    def test_the_connection_is_notified_of_bare_tokens(self, connection):
         changes = []
         connection.session.on_change = lambda: changes.append(connection.session.raw_tokens)
         connection.handshake("PLAIN", 0)
@@ -491,7 +491,7 @@ class TestCredentials:
             ({"salted_password": b""}, ErrorCode.UNACCEPTABLE_CREDENTIAL),
         ],
     )
-    def test_have_bounds(self, harness, change, code):
+    def test_credentials_out_of_bounds_are_refused(self, harness, change, code):
         wrong = upsertion("carol", "secret", **change)
         assert self.alter(harness, upsertions=[wrong]) == {wrong.name: code}
         assert self.describe(harness, "carol") == {"carol": ErrorCode.RESOURCE_NOT_FOUND}
@@ -531,7 +531,7 @@ class TestCredentials:
         assert answer == {"bob": ErrorCode.DUPLICATE_RESOURCE}
         assert Connection(harness).run(scram("bob", "hunter2")).error_code == 0
 
-    def test_show_nothing_of_the_password(self, harness):
+    def test_credentials_do_not_show_the_password(self, harness):
         stored = harness.metadata.list("scram/")
         assert [entry.key for entry in stored] == [
             "scram/SCRAM-SHA-256/alice",

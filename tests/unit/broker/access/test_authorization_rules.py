@@ -169,7 +169,7 @@ def test_an_api_checks_exactly_the_permissions_of_its_row(key: ApiKey):
 
 
 @every_case
-def test_only_what_is_named_is_asked_about(case: Case):
+def test_an_api_checks_permissions_only_on_the_named_resources(case: Case):
     for _, rights in case.variants():
         _, recorder = ask(case, rights)
         listed = INTERNAL_TOPICS if case.label.endswith("of-all") else frozenset()

@@ -99,7 +99,7 @@ def harness() -> BrokerHarness:
     return harness
 
 
-def test_off_it_says_so():
+def test_acl_requests_without_an_authorizer_are_refused():
     harness = BrokerHarness()
     assert create(harness, creation()) == [ErrorCode.SECURITY_DISABLED]
     assert describe(harness).error_code == ErrorCode.SECURITY_DISABLED
@@ -222,7 +222,7 @@ def test_an_invalid_acl_is_refused_by_itself(harness: BrokerHarness, fields: dic
     ],
     ids=str,
 )
-def test_a_filter_that_means_nothing_is_refused(harness: BrokerHarness, fields: dict[str, Any]):
+def test_an_invalid_acl_filter_is_refused(harness: BrokerHarness, fields: dict[str, Any]):
     create(harness, creation())
     assert describe(harness, **fields).error_code == ErrorCode.INVALID_REQUEST
     results = delete(harness, delete_filter(**fields), delete_filter(resource_name_filter="t"))
@@ -442,7 +442,7 @@ def test_a_denial_is_audited_if_the_client_requested_the_operation(harness: Brok
     ]
 
 
-def test_only_who_may_alter_the_cluster_alters_acls(harness: BrokerHarness):
+def test_altering_acls_needs_permission_to_alter_the_cluster(harness: BrokerHarness):
     alice = as_user("alice")
     assert create(harness, creation(), session=alice) == [ErrorCode.CLUSTER_AUTHORIZATION_FAILED]
     create(

@@ -51,7 +51,7 @@ def test_neither_is_that_of_one_listener() -> None:
     assert SECRET.encode() not in pending.wire
 
 
-def test_errors_do_not_quote_it() -> None:
+def test_errors_do_not_contain_the_secret() -> None:
     for name in ("ssl.key.password", f"{LISTENER_PREFIX}external.ssl.key.password"):
         with pytest.raises(ConfigError) as raised:
             parse_broker_config({name: SECRET * 2000})

@@ -176,7 +176,7 @@ def test_the_attached_topics_of_a_group_survive_a_restart(harness, again, group)
     assert values(harness, group) == {"headrace.topics": "a,b"}
 
 
-def test_replacing_sets_back_what_is_not_given(harness) -> None:
+def test_replacing_the_configs_resets_the_options_left_out(harness) -> None:
     change(harness, ("headrace.topics", "a"), ("headrace.assignor", "equal"))
     configs = [AlterableConfig(name="headrace.pattern", value="a.*")]
     resource = AlterConfigsResource(resource_type=GROUP, resource_name="g", configs=configs)
@@ -220,7 +220,7 @@ def test_invalid_group_settings_are_refused_with_a_reason(harness, changes, mess
 
 
 @pytest.mark.parametrize("group", ["", "x" * 901, "é" * 200])
-def test_names_under_which_nothing_can_be_kept(harness, group) -> None:
+def test_invalid_group_names_cannot_be_configured(harness, group) -> None:
     assert change(harness, ("headrace.topics", "a"), group=group)[0] == ErrorCode.INVALID_REQUEST
     assert described(harness, group).error_code == ErrorCode.INVALID_REQUEST
 
@@ -336,7 +336,7 @@ def joined(harness):
     )
 
 
-def test_a_group_has_times_of_its_own(harness) -> None:
+def test_a_group_has_its_own_session_and_heartbeat_times(harness) -> None:
     told = joined(harness)
     assert told.heartbeat_interval_ms == 5000
     wanted = [("consumer.heartbeat.interval.ms", "9000"), ("consumer.session.timeout.ms", "50000")]
@@ -364,7 +364,7 @@ def test_times_do_not_make_members_join_again(harness) -> None:
     assert member.heartbeat() is ErrorCode.NONE
 
 
-def test_times_beyond_what_the_broker_allows_now_are_cut(harness) -> None:
+def test_stored_times_above_the_brokers_maximum_are_cut(harness) -> None:
     assert change(harness, ("consumer.heartbeat.interval.ms", "15000"))[0] == 0
     harness.config = replace(harness.config, group_consumer_max_heartbeat_interval_ms=7000)
     harness.restart()

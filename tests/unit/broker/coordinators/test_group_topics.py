@@ -94,7 +94,7 @@ def test_an_expression_that_takes_long_is_evaluated_in_steps(view, monkeypatch):
     assert max(costs) <= steps.STEP_COST + group_topics._PIECE + 3 * 1000 * 249
 
 
-def test_while_topics_change_what_was_known_before_counts(view, monkeypatch):
+def test_an_expression_keeps_its_previous_topics_while_topics_change(view, monkeypatch):
     topics = _Named(["b" * 249] * 200 + ["a"])
     monkeypatch.setattr(view, "_topics", topics)
     regex = "(a?){90}a{1,90}"
@@ -163,7 +163,7 @@ def test_slow_expressions_are_for_brokers_with_few_topics(view, monkeypatch):
         view.matching(regex)
 
 
-def test_topics_that_come_and_go_are_seen():
+def test_created_and_deleted_topics_change_the_matches():
     harness = BrokerHarness()
     view = view_of(harness)
     assert known(view, "t.*") == []
@@ -171,7 +171,7 @@ def test_topics_that_come_and_go_are_seen():
     assert known(view, "t.*") == ["t1"]
 
 
-def test_without_the_library_the_client_and_the_log_say_what_to_install(monkeypatch):
+def test_a_missing_regex_library_is_reported_to_client_and_log(monkeypatch):
     harness = BrokerHarness()
     view = view_of(harness)
     monkeypatch.setattr(expressions, "re2", None)

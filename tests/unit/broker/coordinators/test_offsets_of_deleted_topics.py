@@ -92,7 +92,7 @@ def test_a_partition_that_is_not_loaded_forgets_when_it_is(harness: BrokerHarnes
     assert committed(harness) == KEPT
 
 
-def test_offsets_of_topics_that_are_there_stay(harness: BrokerHarness) -> None:
+def test_committed_offsets_of_existing_topics_survive_a_restart(harness: BrokerHarness) -> None:
     before = committed(harness)
     assert len(before) == 4
     for again in (harness.restart, harness.crash):

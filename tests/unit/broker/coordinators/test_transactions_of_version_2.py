@@ -120,7 +120,7 @@ def test_the_bytes_of_a_batch_that_waits_are_its_own(harness: BrokerHarness) -> 
     assert committed_values(harness) == [b"mine"]
 
 
-def test_a_transaction_that_ends_while_a_batch_waits_does_not_get_it(
+def test_a_transaction_that_ends_refuses_its_waiting_batch(
     harness: BrokerHarness,
 ) -> None:
     producer = BumpingProducer(harness)
@@ -132,7 +132,7 @@ def test_a_transaction_that_ends_while_a_batch_waits_does_not_get_it(
     assert committed_values(harness) == []
 
 
-def test_a_topic_that_goes_while_a_batch_waits(harness: BrokerHarness) -> None:
+def test_deleting_a_topic_refuses_its_waiting_transactional_batch(harness: BrokerHarness) -> None:
     producer = BumpingProducer(harness)
     waiting = harness.send(producer.produce_request(b"x"), 12)
     harness.broker.delete_topic(harness.broker.services.topics.require("t"), harness.now_ms)

@@ -56,7 +56,7 @@ def test_new_partitions_take_records_and_the_old_ones_keep_theirs(harness, versi
 
 
 @pytest.mark.parametrize("again", ["restart", "crash"])
-def test_they_are_durable_before_the_answer(harness, again):
+def test_new_partitions_are_durable_before_the_response(harness, again):
     topic_id = harness.broker.services.topics.require("t").topic_id
     grow(harness, wanted("t", 4))
     getattr(harness, again)()
@@ -119,7 +119,7 @@ def test_a_topic_that_is_named_twice_is_refused_once(harness):
     assert partitions(harness) == [0, 1]
 
 
-def test_the_brokers_limit_counts_what_is_added(harness):
+def test_the_brokers_partition_limit_counts_only_added_partitions(harness):
     harness.create_topic("v", partitions=10)  # 13 now
     assert grow(harness, wanted("t", 10)) == [("t", ErrorCode.POLICY_VIOLATION)]
     assert grow(harness, wanted("t", 9)) == [("t", ErrorCode.NONE)]

@@ -46,7 +46,7 @@ def test_the_first_batch_may_begin_before_the_offset(harness):
     assert values(harness.fetch("t", 2).records) == [b"a", b"b", b"c"]
 
 
-def test_at_the_high_watermark_there_is_nothing_and_no_error(harness):
+def test_a_fetch_at_the_high_watermark_returns_no_records_and_no_error(harness):
     harness.produce("t", b"a")
     part = harness.fetch("t", 1)
     assert (part.error_code, bytes(part.records)) == (0, b"")
@@ -136,7 +136,7 @@ def test_the_limits_hold_over_partitions_and_within(harness):
     assert [len(part.records) // one for part in parts(response)] == [3, 1, 0]
 
 
-def test_the_brokers_own_limit_holds_whatever_the_client_says():
+def test_the_brokers_byte_limit_overrides_the_clients():
     harness = BrokerHarness(fetch_max_bytes=1024)
     harness.create_topic("t")
     for _ in range(4):
@@ -158,7 +158,7 @@ def test_a_fetch_waits_until_records_are_durable(harness):
     assert len(harness.broker.services.purgatory) == 0
 
 
-def test_a_partition_that_is_not_watched_does_not_wake_it(harness):
+def test_a_write_to_another_partition_does_not_complete_the_fetch(harness):
     pending = harness.send(fetch_request(("t", 0, 0)))
     harness.produce("t", b"a", partition=1)
     assert not pending.done
@@ -176,7 +176,7 @@ def test_a_fetch_waits_for_min_bytes_over_all_partitions(harness):
     assert [len(part.records) // size for part in parts(pending.response)] == [1, 2]
 
 
-def test_at_its_deadline_it_answers_what_there_is(harness):
+def test_a_fetch_returns_the_available_records_at_its_deadline(harness):
     pending = harness.send(fetch_request(("t", 0, 0), min_bytes=10_000, max_wait_ms=500))
     harness.produce("t", b"a")
     harness.advance(499)
@@ -285,7 +285,7 @@ def test_an_incremental_fetch_finds_no_session(harness, session_id):
     assert (pending.response.session_id, pending.response.responses) == (0, [])
 
 
-def test_before_version_7_there_are_no_sessions(harness):
+def test_versions_before_7_create_no_fetch_session(harness):
     assert harness.call(FetchRequest(max_wait_ms=0), 4).error_code == 0
 
 

@@ -291,7 +291,7 @@ def test_offsets_of_several_groups_are_fetched_at_once(broker):
 
 
 @pytest.mark.parametrize("version", [1, 2, 7, 8])
-def test_before_its_coordinator_was_found_a_group_is_nobodys(version):
+def test_a_group_without_a_coordinator_answers_not_coordinator(version):
     harness = BrokerHarness()
     request = OffsetFetchRequest(
         group_id="g", topics=[OffsetFetchRequestTopic(name="t", partition_indexes=[0])]
@@ -348,7 +348,7 @@ def test_an_expired_member_is_removed_by_the_broker_s_clock(broker):
     assert group.group_state == "Empty"
 
 
-def test_deleting_a_topic_forgets_what_groups_have_committed_for_it(broker):
+def test_deleting_a_topic_deletes_its_committed_offsets(broker):
     broker.create_topic("u", 1)
     broker.commit({("t", 0): 5, ("u", 0): 6})
     broker.call(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")]), 6)

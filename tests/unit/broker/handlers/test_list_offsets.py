@@ -66,7 +66,7 @@ def test_by_time_it_is_the_first_record_that_is_not_older(harness, timestamp, of
     assert (answer.error_code, answer.offset, answer.timestamp) == (0, offset, found)
 
 
-def test_by_time_with_nothing_found_there_is_no_error(harness):
+def test_a_time_lookup_without_a_match_returns_minus_one(harness):
     answer = ask(harness, START_MS + 201)
     assert (answer.error_code, answer.offset, answer.timestamp) == (0, -1, -1)
     empty = ask(harness, 0, partition=1)
@@ -90,7 +90,7 @@ def test_the_timestamp_of_tiered_storage_finds_no_offset(harness):
 
 
 @pytest.mark.parametrize("timestamp", [-4, -5, -6, -(2**63)])
-def test_special_timestamps_that_we_do_not_know_are_refused(harness, timestamp):
+def test_unknown_special_timestamps_are_refused(harness, timestamp):
     assert ask(harness, timestamp).error_code == ErrorCode.UNSUPPORTED_VERSION
 
 

@@ -268,7 +268,7 @@ def test_an_ipv6_address_is_answered_without_brackets():
 
 
 @pytest.mark.parametrize("version", [0, 1])
-def test_describe_cluster(version: int):
+def test_describe_cluster_returns_the_broker_and_its_operations(version: int):
     response = BrokerHarness().call(DescribeClusterRequest(), version)
     assert response.error_code == ErrorCode.NONE
     assert response.controller_id == response.brokers[0].broker_id == 1
@@ -282,7 +282,9 @@ def test_describe_cluster(version: int):
     ("endpoint_type", "error"),
     [(2, ErrorCode.MISMATCHED_ENDPOINT_TYPE), (9, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE)],
 )
-def test_describe_cluster_knows_brokers_only(endpoint_type: int, error: ErrorCode):
+def test_describe_cluster_refuses_endpoint_types_other_than_brokers(
+    endpoint_type: int, error: ErrorCode
+):
     response = BrokerHarness().call(DescribeClusterRequest(endpoint_type=endpoint_type), 1)
     assert response.error_code == error
     assert response.brokers == []

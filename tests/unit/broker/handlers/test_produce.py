@@ -234,7 +234,7 @@ def test_sequences_survive_a_restart_and_a_crash(harness: BrokerHarness):
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_producer_ids_are_never_given_twice(version: int):
+def test_every_producer_id_is_allocated_once(version: int):
     harness = BrokerHarness()
     seen = []
     for _ in range(3):
@@ -344,7 +344,7 @@ def test_a_timeout_is_an_error_although_the_batch_may_become_durable(harness: Br
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, -(2**31)])
-def test_a_timeout_of_nothing_is_over_at_the_next_tick(harness: BrokerHarness, timeout_ms: int):
+def test_a_timeout_of_zero_expires_at_the_next_tick(harness: BrokerHarness, timeout_ms: int):
     pending = harness.send(produce_request("t", 0, batch(b"a"), timeout_ms=timeout_ms))
     harness.advance(0)
     assert error_of(pending.response) == ErrorCode.REQUEST_TIMED_OUT

@@ -184,7 +184,7 @@ def test_the_number_of_topics_in_a_request_is_bounded():
     assert names(harness) == []
 
 
-def test_creating_costs_no_directory_before_there_is_data(harness):
+def test_creating_a_topic_creates_no_partition_directory(harness):
     create(harness, wanted("wide", partitions=1000))
     assert not [name for name in harness.files.list("") if name.startswith("wide-")]
     harness.produce("wide", b"a", partition=7)
@@ -214,7 +214,7 @@ def test_a_deleted_topic_is_gone_with_its_data(harness, version):
 
 
 @pytest.mark.parametrize("version", [1, 5, 6])
-def test_a_topic_that_is_to_be_deleted_twice_stays(harness, version):
+def test_a_topic_named_twice_in_a_deletion_is_not_deleted(harness, version):
     topic = harness.create_topic("kept")
     request = DeleteTopicsRequest(
         topic_names=["kept", "kept"],
@@ -348,7 +348,7 @@ def describe(harness, *resources, version=4, keys=None, **fields):
 
 
 @pytest.mark.parametrize("version", range(1, 5))
-def test_a_topics_configs_are_what_connect_and_streams_read(harness, version):
+def test_topic_configs_contain_the_names_that_connect_and_streams_read(harness, version):
     harness.create_topic("t", retention_ms="60000")
     (result,) = describe(harness, (2, "t"), version=version)
     assert (result.error_code, result.error_message) == (0, None)
@@ -438,7 +438,7 @@ def test_resources_without_configs_are_errors_of_their_own(harness):
     ]
 
 
-def test_only_the_keys_that_were_asked_for(harness):
+def test_describe_configs_returns_only_the_requested_keys(harness):
     harness.create_topic("t")
     (result,) = describe(harness, (2, "t"), keys=["retention.ms", "no.such.key"])
     assert [c.name for c in result.configs] == ["retention.ms"]

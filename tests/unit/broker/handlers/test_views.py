@@ -51,7 +51,7 @@ def test_every_partition_has_its_size(harness, version):
     assert set(sizes.values()) == {0}
 
 
-def test_only_the_partitions_that_were_asked_for(harness):
+def test_describe_log_dirs_returns_only_the_requested_partitions(harness):
     topics = [
         DescribableLogDirTopic(topic="a", partitions=[1, 7, -1, 1]),
         DescribableLogDirTopic(topic="none", partitions=[0]),
@@ -189,7 +189,7 @@ def test_topics_and_the_broker_have_configurations(harness):
     assert listed(16) == listed(32) == []
 
 
-def test_version_0_asks_for_client_metrics_only_and_there_are_none(harness):
+def test_version_0_of_list_config_resources_returns_nothing(harness):
     response = harness.call(ListConfigResourcesRequest(), 0)
     assert (response.error_code, response.config_resources) == (0, [])
 

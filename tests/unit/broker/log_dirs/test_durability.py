@@ -113,7 +113,7 @@ def test_logs_with_one_interval_share_a_sync():
 @pytest.mark.parametrize(
     "preset", ["hope", "", "interval", "interval:", "interval:0", "interval:-1", "interval:3600001"]
 )
-def test_other_words_are_refused(preset):
+def test_an_unknown_durability_preset_is_refused(preset):
     harness = BrokerHarness()
     harness.create_topic("t")
     assert alter(harness, "headrace.durability", preset) == ErrorCode.INVALID_CONFIG
@@ -187,7 +187,7 @@ def test_the_preset_is_described_with_where_it_comes_from():
 @pytest.mark.parametrize(
     ("preset", "warned"), [("os", True), ("interval:500", True), ("fsync", False)]
 )
-def test_a_start_warns_of_what_may_be_lost(preset, warned):
+def test_a_start_warns_of_reduced_durability(preset, warned):
     harness = BrokerHarness(files=CrashFileSystem(), durability=preset)
     assert ("durability_reduced" in harness.journal.events("warning")) == warned
     in_memory = BrokerHarness(durability=preset)

@@ -235,7 +235,7 @@ def test_a_lost_session_is_renewed(harness: Harness, change: Change) -> None:
 @pytest.mark.parametrize(
     "fault", ["unavailable", "unknown and void", "unknown and late", "unknown and applied"]
 )
-def test_producer_ids_are_given_once_whatever_the_store_says(harness: Harness, fault: str) -> None:
+def test_a_producer_id_is_allocated_once_despite_store_faults(harness: Harness, fault: str) -> None:
     def next_id() -> tuple[int, int]:
         answer = harness.call(InitProducerIdRequest(transactional_id=None))
         return answer.error_code, answer.producer_id

@@ -287,7 +287,7 @@ class TestDescribe:
             ([("ip", ANY, None)], False, 0),
         ],
     )
-    def test_the_filter(
+    def test_a_filter_selects_the_described_quotas(
         self,
         described: Harness,
         components: list[tuple[str, int, str | None]],
@@ -402,7 +402,7 @@ class TestProduce:
         assert put(world, 10_000, "a").throttle_time_ms == 0
         assert put(world, 10_000, "b").throttle_time_ms == 10_000
 
-    def test_the_client_comes_to_its_quota(self, world: Harness) -> None:
+    def test_a_client_that_obeys_its_throttle_time_reaches_its_quota(self, world: Harness) -> None:
         world.set({"client-id": "test"}, **{PRODUCER: 50_000})
         sent, began_ms = 0, world.now_ms
         while world.now_ms < began_ms + 100_000:
@@ -488,7 +488,9 @@ class TestFetch:
         records = response.responses[0].partitions[0].records
         assert 20_000 < len(records) < 21_000
 
-    def test_the_client_comes_to_its_quota(self, limited: Harness) -> None:
+    def test_a_client_that_obeys_its_throttle_time_reaches_its_quota(
+        self, limited: Harness
+    ) -> None:
         limited.set({"client-id": "test"}, **{CONSUMER: 5_000})
         got, began_ms = 0, limited.now_ms
         while limited.now_ms < began_ms + 100_000:

@@ -311,7 +311,7 @@ def test_fetches_look_some_in_each_round(harness, looks):
     assert not any(each.done for each in polls)
 
 
-def test_fetches_that_are_looking_see_what_comes_meanwhile(harness, looks):
+def test_fetches_under_check_see_records_appended_meanwhile(harness, looks):
     size = len(batch(b"a"))
     count = 3 * LOOKS_PER_ROUND
     polls = [poll(harness, session=Session(), min_bytes=2 * size) for _ in range(count)]

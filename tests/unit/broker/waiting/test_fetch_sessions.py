@@ -101,7 +101,7 @@ def reader(harness) -> Reader:
 
 
 @pytest.mark.parametrize("version", range(7, 13))
-def test_only_what_changed_is_answered(harness, version):
+def test_an_incremental_fetch_returns_only_changed_partitions(harness, version):
     reader = Reader(harness, version)
     assert order(reader.fetch((*T0, 0), (*T1, 0), (*U0, 0))) == [T0, T1, U0]
     assert told(reader.fetch()) == {}
@@ -112,7 +112,7 @@ def test_only_what_changed_is_answered(harness, version):
     assert told(reader.fetch()) == {U0: [b"b"]}
 
 
-def test_records_come_again_until_the_reader_moves_on(harness, reader):
+def test_records_are_sent_again_until_the_fetch_offset_advances(harness, reader):
     harness.produce("t", b"a")
     assert told(reader.fetch((*T0, 0))) == {T0: [b"a"]}
     assert told(reader.fetch()) == {T0: [b"a"]}
@@ -209,7 +209,7 @@ def test_an_incremental_fetch_waits_and_is_woken_by_any_partition_of_the_session
     assert told(reader.took(pending.response)) == {U0: [b"a"]}
 
 
-def test_at_its_deadline_it_answers_that_nothing_is_new(harness, reader):
+def test_an_incremental_fetch_without_changes_is_empty_at_its_deadline(harness, reader):
     reader.fetch((*T0, 0), (*U0, 0))
     pending = reader.send(max_wait_ms=500)
     harness.advance(499)

@@ -152,7 +152,7 @@ def test_only_an_exception_of_a_later_step_is_returned_as_the_result() -> None:
     assert not runner.session.busy
 
 
-def test_work_goes_on_with_what_it_has_waited_for() -> None:
+def test_work_resumes_with_the_value_it_waited_for() -> None:
     runner = Runner()
     stored: Deferred[str] = Deferred()
     at_hand: Deferred[str] = Deferred()

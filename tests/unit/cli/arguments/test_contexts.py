@@ -126,7 +126,7 @@ def test_a_secret_is_kept_by_reference_alone(home: Path) -> None:
         (("remove", "missing"), "there is no context"),
     ],
 )
-def test_wrong_usage(arguments: tuple[str, ...], text: str) -> None:
+def test_wrong_usage_exits_with_code_2_and_a_message(arguments: tuple[str, ...], text: str) -> None:
     run("context", "add", "a", "-b", "a:1")
     assert text in run("context", *arguments, code=2).stderr
 

@@ -59,7 +59,7 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
         ("@-1d:end", OffsetSpec(Bound("time", NOW - 86_400_000), Bound("end"))),
     ],
 )
-def test_forms(text: str, spec: OffsetSpec) -> None:
+def test_every_form_of_an_offset_is_parsed(text: str, spec: OffsetSpec) -> None:
     assert parse_offset(text, NOW) == spec
 
 
@@ -153,5 +153,5 @@ def listing(target: int) -> dict[TopicPartition, int]:
         (OffsetSpec(Bound("time", 500)), {T0: 20, T1: 5}, None),
     ],
 )
-def test_resolved(spec: OffsetSpec, begin, stops) -> None:
+def test_an_offset_is_resolved_to_a_range(spec: OffsetSpec, begin, stops) -> None:
     assert resolve(spec, listing) == (begin, stops)

@@ -37,7 +37,7 @@ class Journal:
         self.lines.append((event, fields))
 
 
-def test_assignments() -> None:
+def test_assignments_are_split_at_the_first_equals_sign() -> None:
     given = ["num.partitions=3", " log.dirs = /a=b ", "advertised.listeners="]
     expected = {"num.partitions": "3", "log.dirs": "/a=b", "advertised.listeners": ""}
     assert split_assignments(given) == expected

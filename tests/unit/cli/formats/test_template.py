@@ -49,7 +49,7 @@ def scan(template: str, data: bytes, step: int = 1 << 20):
         ("été {plain}", "été {plain}".encode()),
     ],
 )
-def test_writing(template: str, expected: bytes) -> None:
+def test_a_template_formats_a_record(template: str, expected: bytes) -> None:
     assert written(template) == expected
 
 

@@ -109,5 +109,5 @@ def test_short_work_draws_nothing(
 @pytest.mark.parametrize(
     ("size", "text"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (2.5e15, "2500.0 TB")]
 )
-def test_sizes(size: float, text: str) -> None:
+def test_sizes_are_printed_with_units(size: float, text: str) -> None:
     assert size_text(size) == text

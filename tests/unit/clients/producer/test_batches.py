@@ -48,7 +48,7 @@ def test_sequences_follow_each_other() -> None:
     assert queue.next_sequence == 9
 
 
-def test_sequences_wrap() -> None:
+def test_sequence_numbers_wrap_after_the_largest() -> None:
     assert add_sequence(MAX_SEQUENCE, 1) == 0
     assert add_sequence(MAX_SEQUENCE - 1, 5) == 3
     first, second = batch_of(b"x"), batch_of(b"y")
