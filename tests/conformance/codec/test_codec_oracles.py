@@ -46,7 +46,7 @@ KIO_PACKAGES = {
 with warnings.catch_warnings():
     warnings.simplefilter(
         "ignore", DeprecationWarning
-    )  # kafka-python reads its schemas the old way
+    )  # kafka-python reads its schemas with a deprecated call
     KAFKA_PYTHON_MODULES = [
         importlib.import_module(f"kafka.protocol.{name}")
         for name in ("admin", "consumer", "metadata", "producer", "sasl")
@@ -101,7 +101,7 @@ def plain(value: Any) -> Any:
             found = round(value.timestamp() * 1000)
         case memoryview() | bytearray():
             found = bytes(value)
-        case set():  # kafka-python reads authorized operations as the numbers of the bits
+        case set():  # kafka-python returns authorized operations as the numbers of the bits
             bits = sum(1 << bit for bit in value)
             found = bits - (1 << 32) if bits >> 31 else bits
         case _:
@@ -180,7 +180,7 @@ def test_kafka_python_agrees(name: str, version: int) -> None:
     for _ in range(SAMPLES):
         message = shared_message(name, version, source)
         if isinstance(message, ApiVersionsResponse):
-            # kafka-python reads an answer with an error as version 0, whatever it is.
+            # kafka-python reads an answer with an error as version 0, whatever its version is.
             message.error_code = 0
         encoded = joined(message.encode(version))
         theirs = their_class.decode(encoded, version=version, **header)

@@ -176,8 +176,8 @@ class Walk:
 
     def look(self, number: int) -> None:
         group, deadline = self.described(), time.monotonic() + EMPTY_S
-        # Kafka shows what is committed to its log. A group whose last member has gone is not empty before that is
-        # there, and one that is empty and new may not be there yet.
+        # Kafka shows what its log contains. A group whose last member has left is not empty before the log says it,
+        # and a new and empty group may not exist yet.
         while group.group_state == "PreparingRebalance" and not group.members:
             if time.monotonic() > deadline:
                 break

@@ -1,4 +1,4 @@
-"""The group protocol: members that do what they should, and what they should not."""
+"""The group protocol: correct and incorrect requests of members."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def heartbeat_in_each_state(peer: Peer) -> None:
 
 
 def describe_when(peer: Peer, group: str, state: str) -> None:
-    """Wait until a group is in a state: a request on another connection has been handled."""
+    """Wait until a group is in a state, which shows that a request on another connection was handled."""
     request = DescribeGroupsRequest(groups=[group])
 
     def holds() -> bool:

@@ -83,7 +83,7 @@ def end(peer: Peer, name: str, producer: InitProducerIdResponse, *, committed: b
 def show(
     peer: Peer, label: str, producers: Sequence[int], request: ListTransactionsRequest, version: int
 ) -> None:
-    """Note what is listed of these producers; other tests have made others."""
+    """Note the listed transactions of these producers; other tests have made others."""
     answer = peer.quiet(request, version)
     answer.transaction_states = sorted(
         (found for found in answer.transaction_states if found.producer_id in producers),
@@ -132,7 +132,7 @@ def transactions_listed(peer: Peer) -> None:
 
 @scenarios
 def transactions_listed_by_duration(peer: Peer) -> None:
-    """A transaction that ended is listed when its start lies behind for longer than the duration."""
+    """A transaction that ended is listed if it began longer ago than the duration."""
     peer.create("duration")
     peer.await_transactions()
     name = "duration.committed"

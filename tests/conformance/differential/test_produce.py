@@ -1,4 +1,4 @@
-"""Produce and InitProducerId: the same batches to both brokers, good and bad."""
+"""Produce and InitProducerId: both brokers get the same batches, valid and invalid."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def each_in_its_partition(peer: Peer, topic: str, cases: dict[str, bytes], **con
 
 
 def look(peer: Peer, topic: str) -> None:
-    """Note down what is in the topic."""
+    """Note the records of the topic."""
     peer.ask(f"what is in {topic}", fetch(topic, 0), 11)
 
 

@@ -1,4 +1,4 @@
-"""AlterClientQuotas and DescribeClientQuotas: which entities and quotas there are, and which values they take."""
+"""AlterClientQuotas and DescribeClientQuotas: the entities, the quotas, and their valid values."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Transactions, request by request: retries, producers of other ids and epochs, ends that come twice or too late.
+"""Transactions, request by request: retries, producers with other ids and epochs, repeated and late ends.
 
-A sequence is a line of words. Each is asked of both brokers in the classic protocol and in that of transaction
+A sequence is a line of words. Each is sent to both brokers in the classic protocol and in that of transaction
 version 2 (KIP-890), where the end of a transaction raises the epoch. A second word says who sends it: `old` has the
 epoch before, `newer` the next one, `foreign` another producer id, `twice` the same sequence number again, `gap` one too
 high.
@@ -98,7 +98,7 @@ class Producer:
         self.sequence = 0
 
     def say(self, word: str, who: str) -> None:
-        """Send one request of a sequence and note down what comes."""
+        """Send one request of a sequence, and note the answer."""
         if word in PROTOCOLS:
             self.versions = PROTOCOLS[word]
             return
@@ -120,7 +120,7 @@ class Producer:
         }[word](label, who)
 
     def me(self, who: str) -> tuple[int, int]:
-        """The producer id and epoch of who sends."""
+        """Return the producer id and epoch of the sender."""
         if who == "foreign":
             return self.id + FOREIGN, self.epoch
         return self.id, self.epoch + {"old": -1, "newer": 1}.get(who, 0)
@@ -230,7 +230,7 @@ class Producer:
             self.is_now(answer.producer_id, answer.producer_epoch)
 
     def mark(self, label: str, who: str) -> None:
-        """A marker from a client, which may do anything here."""
+        """Send a marker as a client; all clients have that permission here."""
         producer_id, epoch = self.me(who)
         marker = WritableTxnMarker(
             producer_id=producer_id,
@@ -243,7 +243,7 @@ class Producer:
         self.peer.ask(label, WriteTxnMarkersRequest(markers=[marker]), 2)
 
     def over(self, label: str, who: str) -> None:
-        """Wait until the transaction is not being completed any more, and note down its state."""
+        """Wait until the transaction is no longer being completed, and note its state."""
         request = DescribeTransactionsRequest(transactional_ids=[self.topic])
 
         def state() -> str:
@@ -257,7 +257,7 @@ class Producer:
 
 
 def scenario_name(name: str, protocol: str) -> str:
-    """Return the name of a sequence in a protocol, as it appears where differences are explained."""
+    """Return the name of a sequence in a protocol, as in the list of deliberate differences."""
     return f"transactions_{name}_{protocol}"
 
 

@@ -1,6 +1,6 @@
-"""`seen=` after `kill -9`: what one member has handled is recognised by another, in a process of its own.
+"""`seen=` after `kill -9`: a member in another process recognises the records that a killed one has handled.
 
-A member stands still in the handler of the record "stop", and is killed there. Everything before it in its partition
+A member waits in the handler of the record "stop", and is killed there. Everything before it in its partition
 was handled, and whether it was committed is the test's choice.
 """
 
@@ -62,7 +62,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 
 class Place:
-    """A directory with an app, a topic with two partitions, and what the processes wrote down."""
+    """A directory with an app, a topic with two partitions, and the notes of the processes."""
 
     def __init__(self, directory: Path, bootstrap: str) -> None:
         self.directory = directory
@@ -156,7 +156,7 @@ class Place:
         still.wait()
 
     def keys_in_file(self) -> int | None:
-        """Return how many keys the file has; None where there is no file."""
+        """Return the number of keys in the file; None if there is no file."""
         path = self.directory / "seen.db"
         if not path.exists():
             return None
@@ -170,7 +170,7 @@ class Place:
 
     @property
     def of_the_dead(self) -> str:
-        """The number of the partition in which the member stood still."""
+        """Return the number of the partition in which the member was killed."""
         [(order, _)] = self.noted("stands")
         return order[-1]
 

@@ -1,4 +1,4 @@
-"""Reports of workers and clients that cannot work, and how soon they come: with a real server and default settings."""
+"""Reports of workers and clients that cannot work, and their delays, with a real server and default settings."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def until(condition: Callable[[], Any], within_s: float, what: str) -> float:
 
 @contextmanager
 def running(app: headrace.App) -> Iterator[list[BaseException]]:
-    """An app at work in a thread; what it raises is in the list."""
+    """Run an app in a thread; the list contains the error that it raises."""
     errors: list[BaseException] = []
 
     async def serve() -> None:

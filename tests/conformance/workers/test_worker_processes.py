@@ -51,7 +51,7 @@ def server(tmp_path_factory) -> Iterator[ServerProcess]:
 
 
 class Place:
-    """A directory with an app, a topic of its own, and what the app wrote down."""
+    """A directory with an app, its own topic, and the notes of the app."""
 
     def __init__(self, directory: Path, bootstrap: str) -> None:
         self.directory = directory
