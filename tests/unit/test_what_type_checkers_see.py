@@ -103,7 +103,7 @@ def test_names_of_other_clients_are_reported_at_their_line(
 
 def test_a_coroutine_function_with_the_context_of_a_plain_one_is_refused() -> None:
     app = headrace.App(group="g")
-    with pytest.raises(ConfigError, match=r"whose context is a headrace\.Context"):
+    with pytest.raises(ConfigError, match=r"annotate its context as headrace\.Context"):
 
         @app.worker("orders")
         async def handle(order: str, context: headrace.SyncContext) -> None: ...
