@@ -87,7 +87,7 @@ crash:  ## power cuts at thousands of points of recorded servers, then many cycl
 	@cat .cache/crash/results.txt
 	HEADRACE_KILL_CYCLES=500 $(PYTEST) tests/conformance/server/test_kill_nine.py --timeout 3600
 
-delay:  ## a million delayed records over kill -9, then power cuts: each comes once, in time (RECORDS=n; ten minutes)
+delay:  ## a million scheduled records with kill -9, then with power cuts: each is delivered once, in time (RECORDS=n; ten minutes)
 	@$(PYTHON) tools/prepare.py test
 	HEADRACE_DELAYED_RECORDS=$(or $(RECORDS),1000000) \
 		$(PYTEST) tests/conformance/server/test_delayed_records.py --timeout 1800 -s

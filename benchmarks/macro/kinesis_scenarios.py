@@ -16,7 +16,7 @@ from benchmarks.macro.latency import percentiles
 
 SHARDS: Final = 4
 LEASE_S: Final = 10
-PATIENCE_S: Final = 60.0
+TIMEOUT_S: Final = 60.0
 """The seconds after which an event counts as never happening."""
 Figures = Mapping[str, float | None]
 """Values by metric; `None` means that the event never happened."""
@@ -39,13 +39,13 @@ def calls(bench: Bench, seconds: float, rate: int = 0) -> Figures:
     """Count the calls of AWS per shard and second of a consumer without lag, with new records or without."""
     bench.start()
     bench.put(SHARDS * 5)
-    bench.wait_for_all(PATIENCE_S)
+    bench.wait_for_all(TIMEOUT_S)
     time.sleep(5)  # the calls of the start are finished
     with bench.steady(rate) if rate else nullcontext():
         before, begun = bench.aws.calls(), time.monotonic()
         time.sleep(seconds)
         asked = bench.aws.calls() - before
-    bench.wait_for_all(PATIENCE_S)
+    bench.wait_for_all(TIMEOUT_S)
     figures: dict[str, float | None] = {
         f"{service} calls a shard and second": sum(
             times
@@ -65,9 +65,9 @@ def join(bench: Bench) -> Figures:
     """Let a second consumer join while one reads four shards."""
     with bench.steady(100):
         bench.start(lease_s=LEASE_S)
-        bench.wait(_shards_of(1, SHARDS), PATIENCE_S)
+        bench.wait(_shards_of(1, SHARDS), TIMEOUT_S)
         bench.start(lease_s=LEASE_S)
-        balanced = bench.wait(_balanced(2, SHARDS), PATIENCE_S)
+        balanced = bench.wait(_balanced(2, SHARDS), TIMEOUT_S)
     return {"s to balance": balanced, **_outcome(bench)}
 
 
@@ -87,7 +87,7 @@ def _end_of_one(bench: Bench, number: signal.Signals) -> Figures:
     with bench.steady(100):
         first = bench.start(lease_s=LEASE_S, **half)
         second = bench.start(lease_s=LEASE_S, **half)
-        if bench.wait(_balanced(2, SHARDS), PATIENCE_S) is None:
+        if bench.wait(_balanced(2, SHARDS), TIMEOUT_S) is None:
             return {"s until its shards go on": None, **_outcome(bench)}
         if half:  # the one that stays may own all shards
             bench.start(lease_s=LEASE_S)
@@ -95,7 +95,7 @@ def _end_of_one(bench: Bench, number: signal.Signals) -> Figures:
         orphans = {shard for shard, pid in theirs.items() if pid == second.pid}
         second.send_signal(number)
         ended = time.monotonic()
-        gap = bench.wait(lambda events: _taken_over(events, orphans, second.pid, ended), PATIENCE_S)
+        gap = bench.wait(lambda events: _taken_over(events, orphans, second.pid, ended), TIMEOUT_S)
         assert first.poll() is None
     return {"s until its shards go on": gap, **_outcome(bench)}
 
@@ -114,7 +114,7 @@ def merge(bench: Bench) -> Figures:
     parents_records = len(bench.sent)
     bench.put(100, 0)
     bench.start()
-    bench.wait_for_all(PATIENCE_S)
+    bench.wait_for_all(TIMEOUT_S)
     order = [int(event.text.split(":")[1].rstrip(".")) for event in bench.events()]
     early = 0
     if any(number >= parents_records for number in order):
@@ -135,7 +135,7 @@ def ended_shard(bench: Bench) -> Figures:
     )
     for _ in range(3):
         process = bench.start(lease_s=LEASE_S)
-        bench.wait_for_all(PATIENCE_S)
+        bench.wait_for_all(TIMEOUT_S)
         time.sleep(5)
         process.send_signal(signal.SIGTERM)
         process.wait(30)
@@ -147,7 +147,7 @@ def pause(bench: Bench) -> Figures:
     bench.put(300, 0)
     bench.start(pause_at=20, pause_s=40.0, queue=50)
     time.sleep(40)
-    bench.wait_for_all(PATIENCE_S)
+    bench.wait_for_all(TIMEOUT_S)
     return _outcome(bench)
 
 
@@ -156,12 +156,12 @@ def hot_shard(bench: Bench, shards: int) -> Figures:
     records = 4 * MOST_AT_ONCE
     bench.start()
     bench.put(shards)  # one record in each shard, so that all are read
-    bench.wait_for_all(PATIENCE_S)
+    bench.wait_for_all(TIMEOUT_S)
     time.sleep(5)
     begun = time.monotonic()
     with bench.steady(records // 10, keys=1):
         time.sleep(10)
-    bench.wait_for_all(PATIENCE_S)
+    bench.wait_for_all(TIMEOUT_S)
     return {**_latency(bench, begun), **_outcome(bench)}
 
 
@@ -169,10 +169,10 @@ def failed_heartbeat(bench: Bench) -> Figures:
     """Let DynamoDB refuse writes for a moment, as it does when it throttles."""
     with bench.steady(20):
         process = bench.start(lease_s=LEASE_S)
-        bench.wait(_shards_of(1, SHARDS), PATIENCE_S)
+        bench.wait(_shards_of(1, SHARDS), TIMEOUT_S)
         bench.aws.fail("dynamodb.UpdateItem", 12)
         time.sleep(2.5 * LEASE_S)
-    bench.wait_for_all(PATIENCE_S / 2)
+    bench.wait_for_all(TIMEOUT_S / 2)
     return {"consumers that ended": float(process.poll() is not None), **_outcome(bench)}
 
 

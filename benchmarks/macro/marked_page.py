@@ -71,13 +71,17 @@ class Measured:
     def report(self, facts: Mapping[str, Any]) -> str:
         """Return the report of a run."""
         title = f"# {self.title}, Headrace {facts['commit']}, {facts['date']}"
-        lines = [title, "", *self.where(facts), "Cells: median (least .. most).", ""]
+        lines = [title, "", *self.where(facts), "Cells: median (minimum .. maximum).", ""]
         return "\n".join([*lines, *self._body(facts, "##", extremes=True)]) + "\n"
 
     def tables(self, name: str, facts: Mapping[str, Any]) -> str:
         """Return the text between the marks of a page."""
         every = f"[the results](../../benchmarks/results/{name}.md)"
-        lines = [*self.where(facts), f"Medians; the least and the most of each are in {every}.", ""]
+        lines = [
+            *self.where(facts),
+            f"Each cell is a median; {every} also list minimums and maximums.",
+            "",
+        ]
         return "\n".join([*lines, *self._body(facts, "###", extremes=False)])
 
     def page(self, path: Path) -> MarkedPage:

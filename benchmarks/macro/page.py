@@ -36,10 +36,18 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "broker CPU": (r"^broker CPU", "at most 1.0"),
     "time to create topics and join": (r"^s until", "at most 1.0"),
     "death to successor": (r"^s from death", "at most 1.0"),
-    "standing still": (r"^% of partition time", "at most 1.0"),
+    "stalled partitions": (r"^% of partition time", "at most 1.0"),
     "start-up": (r"^s to the first", "at most 0.1"),
     "memory": (r"^MB", "at most 0.2"),
 }
+
+
+SUMMARY_HEAD = (
+    "metric",
+    "target",
+    "rows that meet the target",
+    "ratios: minimum .. median .. maximum",
+)
 
 
 def _shown(row: Row, values: Mapping[str, Sequence[float]]) -> list[str]:
@@ -57,7 +65,7 @@ def _compared(results: Results) -> dict[Row, float]:
 
 def _summary(results: Results) -> list[str]:
     compared, rows = _compared(results), []
-    for kind, (pattern, wanted) in KINDS.items():
+    for kind, (pattern, target) in KINDS.items():
         mine = {row: part for row, part in compared.items() if re.search(pattern, row.metric)}
         if not mine:
             continue
@@ -65,8 +73,8 @@ def _summary(results: Results) -> list[str]:
         met = sum(not row.missed(part) for row, part in mine.items())
         spread = f"{parts[0]:.2f} .. {median(parts):.2f} .. {parts[-1]:.2f}"
         count = f"{met} of {len(mine)}"
-        rows.append([kind, wanted, count if met == len(mine) else f"**{count}**", spread])
-    return table(["what", "wanted", "rows where it is so", "ratios: least .. median .. most"], rows)
+        rows.append([kind, target, count if met == len(mine) else f"**{count}**", spread])
+    return table(SUMMARY_HEAD, rows)
 
 
 def _every_row(results: Results, presets: Sequence[str]) -> list[str]:
@@ -109,11 +117,11 @@ def tables(name: str, facts: Mapping[str, Any]) -> str:
     every = f"[the results](../../benchmarks/results/{name}.md)"
     lines = [
         f"Headrace {facts['commit']} and Apache Kafka {facts['kafka']}, {facts['date']}. {where}",
-        f"{how} Medians; the least and the most of each are in {every}.",
+        f"{how} Each cell is a median; {every} also list minimums and maximums.",
         "",
         *(f"* `{preset}`: {facts['presets'][preset]}." for preset in presets),
         "",
-        "Ratios are Headrace / Kafka; what is not as wanted is bold.",
+        "A ratio is Headrace / Kafka; a ratio that misses its target is bold.",
         "",
         *_summary(results),
         "",

@@ -33,7 +33,7 @@ SIGTERM = 15
 # The meaning of an acknowledgement of each server, by preset; None if the server has no equivalent.
 DURABILITY: Mapping[str, Mapping[str, str | None]] = {
     "os": {
-        NATS: "file storage as it comes: acknowledged from the page cache",
+        NATS: "file storage with its default settings: acknowledged from the page cache",
         REDIS: "appendonly yes, appendfsync everysec: acknowledged from the page cache, synced each second",
     },
     "fsync": {NATS: None, REDIS: "appendfsync always: synced before the acknowledgement"},

@@ -136,7 +136,7 @@ def render(facts: Mapping[str, Any], results: Results) -> str:
     """Return Markdown with one table for each preset. A ratio above 1 means that Headrace's number is larger."""
     title = f"# Headrace {facts['commit']} and Apache Kafka {facts['kafka']}, {facts['date']}"
     lines = [title, "", *header(facts)]
-    lines += ["Cells: median (least .. most). Ratio: Headrace / Kafka."]
+    lines += ["Cells: median (minimum .. maximum). Ratio: Headrace / Kafka."]
     for preset in dict.fromkeys(row.preset for row in results.rows):
         lines += ["", f"## {preset}", "", facts["presets"][preset] + ".", ""]
         targets = results.targets(preset)

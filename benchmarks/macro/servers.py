@@ -26,7 +26,7 @@ from tests.fixtures.kafka import KAFKA_JVM_OPTIONS, KafkaServer, free_ports
 from tests.fixtures.targets import HeadraceServer
 
 PRESETS = {
-    "os": "Headrace --durability os, Kafka as it comes: acknowledged from the page cache",
+    "os": "Headrace --durability os, Kafka with its default flush settings: acknowledged from the page cache",
     "fsync": "Headrace --durability fsync, Kafka with log.flush.interval.messages=1: synced before the acknowledgement",
 }
 PRODUCE_VERSION = 9

@@ -15,11 +15,12 @@ from benchmarks.macro.workloads import QUIET
 
 RECORDS_PER_S = 200
 SETTLE_S = 3
-"""The seconds from the first output to the first record that counts."""
-PATIENCE_S = 90
+"""The seconds from the first output to the first record that is measured."""
+TIMEOUT_S = 90
+"""The seconds beyond the measured time in which all records must arrive."""
 
 
-class Paced:
+class PacedProducer:
     """A producer that sends records at an even rate during a block; their values are the times of their creation."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
@@ -50,9 +51,9 @@ class Paced:
 
 
 def end_to_end(
-    bootstrap: str, topic: str, paced: Paced, query: Any, *, seconds: float, meter: Meter
+    bootstrap: str, topic: str, paced: PacedProducer, query: Any, *, seconds: float, meter: Meter
 ) -> dict[str, float]:
-    """Read committed records as they arrive, until all records that count have arrived.
+    """Read committed records as they arrive, until all measured records have arrived.
 
     Raises:
         RuntimeError: Some records did not arrive, or the stream ended.
@@ -62,7 +63,7 @@ def end_to_end(
     consumer.assign([TopicPartition(topic, each, 0) for each in range(MIDDLE)])
     arrived: dict[int, int] = {}
     first = last = 0
-    deadline = time.monotonic() + PATIENCE_S + seconds
+    deadline = time.monotonic() + TIMEOUT_S + seconds
     try:
         while not last or time.time_ns() < last or _missing(paced, arrived, first, last):
             if time.monotonic() > deadline or not query.isActive:
@@ -84,9 +85,9 @@ def end_to_end(
     return {"p50 ms": found["p50 ms"], "p99 ms": found["p99 ms"], "CPU us/row": cpu_us}
 
 
-def _counting(paced: Paced, first: int, last: int) -> list[int]:
+def _counting(paced: PacedProducer, first: int, last: int) -> list[int]:
     return [each for each in paced.created_ns if first <= each < last]
 
 
-def _missing(paced: Paced, arrived: dict[int, int], first: int, last: int) -> bool:
+def _missing(paced: PacedProducer, arrived: dict[int, int], first: int, last: int) -> bool:
     return any(each not in arrived for each in _counting(paced, first, last))

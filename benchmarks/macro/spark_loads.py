@@ -20,7 +20,7 @@ from pyspark.errors import PySparkException
 from benchmarks.macro import workloads
 from benchmarks.macro.report import HEADRACE, Results, Row
 from benchmarks.macro.spark_inputs import LAYOUTS, MIDDLE, SIZES, WRITTEN_SIZES, Inputs, Topic
-from benchmarks.macro.spark_latency import RECORDS_PER_S, Paced, end_to_end
+from benchmarks.macro.spark_latency import RECORDS_PER_S, PacedProducer, end_to_end
 from benchmarks.macro.spark_page import CONNECTOR, ONCE, PYTHON
 from benchmarks.macro.spark_session import Meter
 from headrace.clients.blocking import BlockingClient
@@ -235,7 +235,7 @@ class Loads:
         )
         checkpoint = self.scratch / f"checkpoint-{time.monotonic_ns()}"
         writer = writer.option("checkpointLocation", str(checkpoint))
-        with Paced(self.bootstrap, source) as paced:
+        with PacedProducer(self.bootstrap, source) as paced:
             query = writer.trigger(processingTime="1 second").start()
             try:
                 found = end_to_end(

@@ -74,7 +74,7 @@ def _part(results: Results, part: str, *, extremes: bool) -> list[str]:
             ]
         bound = "at least" if row.more_is_better else "at most"
         rows.append([*cells, f"{bound} {wanted(row):.1f}"])
-    return table([*head, "wanted"], rows)
+    return table([*head, "target"], rows)
 
 
 def _summary(results: Results) -> list[str]:
@@ -95,7 +95,13 @@ def _summary(results: Results) -> list[str]:
         rows.append(
             [preset, OURS[target], kind, count if met == len(found) else f"**{count}**", spread]
         )
-    head = ["part", "who", "what", "as wanted", "ratios: least .. median .. most"]
+    head = [
+        "part",
+        "program",
+        "metric",
+        "rows that meet the target",
+        "ratios: minimum .. median .. maximum",
+    ]
     return table(head, rows)
 
 
@@ -107,7 +113,7 @@ def _where(facts: Mapping[str, Any]) -> list[str]:
     settings = "".join(f" {name}={value}." for name, value in facts["conf"].items())
     how = (
         f"{facts['scale'].capitalize()} loads, {facts['rounds']} round(s) in {facts['minutes']} minutes, in turns. "
-        "Ratios are Headrace / connector; what is not as wanted is bold."
+        "A ratio is Headrace / connector; a ratio that misses its target is bold."
         f"{settings}"
     )
     return [what, how]

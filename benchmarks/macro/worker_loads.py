@@ -2,8 +2,9 @@
 
     python worker_loads.py FRAMEWORK BOOTSTRAP TOPIC RECORDS SECONDS
 
-prints {"records", "wall_s", "cpu_s", "version"}, from the first record of the handler to the last, or to the end of the
-time. The program needs only the framework, so each framework can be installed in its own environment.
+The program prints a JSON object with `records`, `wall_s`, `cpu_s` and `version`. The times begin when the handler receives
+its first record. They end with the last of RECORDS, or SECONDS later. The program needs only the framework, so each
+framework can be installed in an environment of its own.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from importlib.metadata import version
 HEADRACE, FASTSTREAM, QUIX = "headrace", "faststream", "quixstreams"
 
 
-class Count:
-    """A counter of handled records, which stops the program at the last record or when the time is over."""
+class RecordCounter:
+    """A counter of handled records. It stops the program after the last record, or after a number of seconds."""
 
     def __init__(self, records: int, seconds: float) -> None:
         self.records, self._seconds = records, seconds
         self.seen = 0
         self._begun = self._ended = (0.0, 0.0)
 
-    def one(self) -> None:
+    def add_one(self) -> None:
         """Count one record that the handler received."""
         if not self.seen:
             self._begun = time.perf_counter(), time.process_time()
@@ -52,7 +53,7 @@ class Count:
         return json.dumps(found)
 
 
-def run_headrace(bootstrap: str, topic: str, count: Count) -> None:
+def run_headrace(bootstrap: str, topic: str, counter: RecordCounter) -> None:
     """Run a worker of Headrace: at least once."""
     import headrace
 
@@ -60,12 +61,12 @@ def run_headrace(bootstrap: str, topic: str, count: Count) -> None:
 
     @app.worker(topic, group="bench", auto_offset_reset="earliest")
     async def handle(_: bytes) -> None:
-        count.one()
+        counter.add_one()
 
     app.run()
 
 
-def run_faststream(bootstrap: str, topic: str, count: Count) -> None:
+def run_faststream(bootstrap: str, topic: str, counter: RecordCounter) -> None:
     """Run a subscriber of FastStream with its defaults: at most once."""
     import asyncio
     import logging
@@ -76,13 +77,13 @@ def run_faststream(bootstrap: str, topic: str, count: Count) -> None:
     broker = KafkaBroker(bootstrap, logger=None)
 
     async def handle(_: bytes) -> None:
-        count.one()
+        counter.add_one()
 
     broker.subscriber(topic, group_id="bench", auto_offset_reset="earliest")(handle)
     asyncio.run(FastStream(broker, logger=None).run(log_level=logging.ERROR))
 
 
-def run_quix(bootstrap: str, topic: str, count: Count) -> None:
+def run_quix(bootstrap: str, topic: str, counter: RecordCounter) -> None:
     """Run a dataframe of Quix Streams with its defaults: at least once."""
     from quixstreams import Application
 
@@ -90,7 +91,7 @@ def run_quix(bootstrap: str, topic: str, count: Count) -> None:
         bootstrap, consumer_group="bench", auto_offset_reset="earliest", loglevel=None
     )
     frame = app.dataframe(app.topic(topic, value_deserializer="bytes"))
-    frame.update(lambda _: count.one())
+    frame.update(lambda _: counter.add_one())
     app.run()
 
 
@@ -100,10 +101,10 @@ RUN = {HEADRACE: run_headrace, FASTSTREAM: run_faststream, QUIX: run_quix}
 def main() -> int:
     """Run the framework of the command line."""
     name, bootstrap, topic, records, seconds = sys.argv[1:]
-    count = Count(int(records), float(seconds))
+    counter = RecordCounter(int(records), float(seconds))
     with contextlib.suppress(KeyboardInterrupt):
-        RUN[name](bootstrap, topic, count)
-    print(count.report(name))
+        RUN[name](bootstrap, topic, counter)
+    print(counter.report(name))
     return 0
 
 
