@@ -2,9 +2,9 @@
 
     python worker_loads.py FRAMEWORK BOOTSTRAP TOPIC RECORDS SECONDS
 
-The program prints a JSON object with `records`, `wall_s`, `cpu_s` and `version`. The times begin when the handler receives
-its first record. They end with the last of RECORDS, or SECONDS later. The program needs only the framework, so each
-framework can be installed in an environment of its own.
+The program prints a JSON object with `records`, `wall_s`, `cpu_s` and `version`. The times begin when the handler
+receives its first record. They end with the last of RECORDS, or after SECONDS. The program needs only the framework, so
+each framework can be installed in an environment of its own.
 """
 
 from __future__ import annotations

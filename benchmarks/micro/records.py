@@ -2,7 +2,8 @@
 
     python -m benchmarks.micro.records
 
-The program prints the nanoseconds per record of the fastest round. Other programs on the machine can only add to a round.
+The program prints the nanoseconds per record of the fastest round. Other programs on the machine can only make a round
+slower.
 """
 
 from __future__ import annotations
