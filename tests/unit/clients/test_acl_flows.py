@@ -109,7 +109,7 @@ def test_an_operation_of_a_later_kafka_is_unknown_and_not_an_error() -> None:
     assert found.operation is Operation.UNKNOWN
 
 
-def test_a_broker_without_an_authorizer_says_so() -> None:
+def test_the_error_of_a_broker_without_an_authorizer_is_raised() -> None:
     answer = DescribeAclsResponse(
         error_code=ErrorCode.SECURITY_DISABLED, error_message="No Authorizer is configured."
     )

@@ -70,7 +70,7 @@ def test_a_method_acts_awaited_and_not(method: str, *, is_awaited: bool) -> None
     asyncio.run(asyncio.wait_for(scenario(), 30))
 
 
-def test_type_checkers_know_what_is_awaited() -> None:
+def test_awaited_calls_have_their_declared_types() -> None:
     async def scenario() -> None:
         with headrace.Broker() as broker:
             broker.create_topic("t", 1)

@@ -54,7 +54,7 @@ def test_a_call_is_answered_and_an_error_is_thrown():
     assert task.result() == (response, "gone")
 
 
-def test_outcomes_of_a_tuple_come_together_and_in_order_whatever_the_order_of_answers():
+def test_outcomes_of_a_tuple_keep_the_order_of_its_calls():
     engine, transport = make_engine()
 
     def flow():
@@ -187,7 +187,7 @@ def test_a_background_task_must_not_run_the_programs_code():
         engine.spawn(flow()).result()
 
 
-def test_a_cancelled_task_is_closed_and_late_answers_do_not_revive_it():
+def test_a_cancelled_task_ignores_late_responses():
     engine, transport = make_engine()
     closed = []
 

@@ -192,7 +192,7 @@ def test_a_call_ends_in_its_time(
 
 @pytest.mark.parametrize("code", CODES, ids=lambda code: code.name)
 @pytest.mark.parametrize(("cls", "method"), CASES, ids=lambda each: getattr(each, "__name__", each))
-def test_the_error_of_a_call_names_what_brokers_answered(
+def test_the_error_of_a_call_names_the_error_code_of_the_broker(
     broker: headrace.Broker,
     monkeypatch: pytest.MonkeyPatch,
     cls: type,

@@ -289,7 +289,7 @@ def test_a_repeated_batch_counts_as_written() -> None:
     assert driver.run(produce(state, T0, b"batch", -1, 1000)).base_offset == 5
 
 
-def test_a_refused_batch_says_why() -> None:
+def test_a_refused_batch_raises_the_error_of_the_broker() -> None:
     state = known_state({"t": {0: 1}})
     driver = ScriptedDriver(lambda _call: produced(ErrorCode.INVALID_RECORD, message="no key"))
     with pytest.raises(ApiError, match="t-0: no key"):
@@ -309,7 +309,7 @@ def test_an_answer_of_the_wrong_kind_is_a_protocol_error() -> None:
         driver.run(metadata.refresh(ClientState(), None))
 
 
-def test_a_producer_id_is_asked_for_until_the_coordinator_is_there() -> None:
+def test_a_producer_id_is_requested_until_the_coordinator_is_available() -> None:
     outcomes = iter(
         [
             InitProducerIdResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE),

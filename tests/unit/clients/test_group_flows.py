@@ -245,7 +245,9 @@ def test_groups_of_all_brokers_are_listed() -> None:
 
 
 @pytest.mark.parametrize("assignment", [b"x", b"\x00\x01\xff\xff", b"\x00\x00\x00\x00\x00\x09"])
-def test_a_group_is_described_whatever_a_member_calls_its_assignment(assignment: bytes) -> None:
+def test_an_unreadable_member_assignment_does_not_prevent_describing_the_group(
+    assignment: bytes,
+) -> None:
     member = DescribedGroupMember(
         member_id="m", client_id="c", client_host="/h", member_assignment=assignment
     )
@@ -255,7 +257,7 @@ def test_a_group_is_described_whatever_a_member_calls_its_assignment(assignment:
     assert group.members[0].assignment == ()
 
 
-def test_a_described_group_shows_who_reads_what() -> None:
+def test_a_described_group_contains_the_assignment_of_each_member() -> None:
     member = DescribedGroupMember(
         member_id="m",
         client_id="c",

@@ -65,7 +65,7 @@ def test_records_without_key_stay_together_until_the_batch_is_closed() -> None:
     assert seen == set(every)
 
 
-def test_a_topic_of_one_partition_sticks_to_it() -> None:
+def test_sticky_uses_the_only_partition_of_a_topic() -> None:
     sticky = Sticky(random.Random(7).randrange)
     sticky.batch_closed(sticky.partition(None, b"", [0], 1), [0])
     assert sticky.partition(b"any", b"", [0], 1) == 0

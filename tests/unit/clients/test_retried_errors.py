@@ -29,7 +29,7 @@ def test_an_error_of_a_broker_is_a_warning_after_a_second_and_again_after_a_minu
     assert all("free space on the broker's disk" in text for text in warnings)
 
 
-def test_that_no_broker_can_be_reached_is_left_to_those_who_open_connections() -> None:
+def test_retries_log_no_warning_about_unreachable_brokers() -> None:
     trouble, warnings = watched()
     note(trouble, AWAY, 300_000)
     assert warnings == []

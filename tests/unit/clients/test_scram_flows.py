@@ -97,7 +97,7 @@ def test_users_are_found_with_their_mechanisms_sorted() -> None:
     assert list(found["bob"].iterations) == list(MECHANISMS)
 
 
-def test_a_user_that_is_not_there_is_an_error_in_its_place() -> None:
+def test_describe_users_returns_an_error_for_each_missing_user() -> None:
     found = ScriptedDriver(Users(alice={1: 4096})).run(describe_users(["alice", "bob", "bob"]))
     assert isinstance(found["alice"], UserDescription)
     assert found["bob"].code is ErrorCode.RESOURCE_NOT_FOUND

@@ -37,7 +37,7 @@ def test_connections_are_plain_and_certificates_are_checked_by_default() -> None
     ("name", "encrypted", "authenticates"),
     [("ssl", True, False), ("SASL_PLAINTEXT", False, True), ("sasl_ssl", True, True)],
 )
-def test_a_protocol_says_what_it_protects(
+def test_a_security_protocol_determines_encryption_and_authentication(
     name: str, *, encrypted: bool, authenticates: bool
 ) -> None:
     config = parsed({"security.protocol": name, **(LOGIN if authenticates else {})})
@@ -146,7 +146,7 @@ def test_a_jaas_entry_logs_in() -> None:
     )  # fmt: skip
 
 
-def test_a_jaas_entry_for_scram_leaves_the_mechanism_to_be_said() -> None:
+def test_a_scram_jaas_entry_requires_the_mechanism_setting() -> None:
     entry = f"{SCRAM_MODULE} required\n username='u'\n password='p' ;"
     properties = {"security.protocol": "SASL_SSL", "sasl.jaas.config": entry}
     with pytest.raises(ConfigError, match=r"needs sasl\.mechanism"):

@@ -69,7 +69,7 @@ def test_a_type_as_serde_is_the_type_of_values_with_asyncio(broker: headrace.Bro
     assert asyncio.run(read()) == Order(7)
 
 
-def test_the_type_of_values_is_that_of_a_serde_or_what_the_program_says_it_is() -> None:
+def test_the_value_type_of_a_client_follows_its_serde_or_annotation() -> None:
     with headrace.Broker() as broker:
         serde: Serde[Order] = OrderSerde()
         with headrace.Consumer(broker, serde=OrderSerde()) as consumer:

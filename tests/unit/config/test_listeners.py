@@ -106,7 +106,7 @@ def test_advertised_addresses_by_name() -> None:
     }
 
 
-def test_options_of_one_listener_win_there() -> None:
+def test_options_of_a_listener_override_the_general_options() -> None:
     config = parse_broker_config(
         {
             "ssl.client.auth": "none",

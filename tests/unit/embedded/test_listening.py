@@ -175,7 +175,7 @@ def test_invalid_addresses_are_refused(broker) -> None:
     assert broker.listen("0.0.0.0:0", insecure=True).startswith("0.0.0.0:")
 
 
-def test_a_clock_moved_by_hand_cannot_be_shared() -> None:
+def test_a_broker_with_a_manual_clock_cannot_listen() -> None:
     with Broker(clock=ManualClock()) as broker, pytest.raises(ConfigError, match="clock"):
         broker.listen()
 

@@ -229,7 +229,7 @@ def test_attached_topics_give_no_permission(broker: headrace.Broker, address: st
     assert "secret" not in seen
 
 
-def test_descriptions_leave_out_what_needs_further_permissions(
+def test_a_group_description_omits_fields_that_need_further_permissions(
     broker: headrace.Broker, address: str
 ):
     broker.create_group("g", topics=["t"])

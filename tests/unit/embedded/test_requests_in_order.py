@@ -89,7 +89,7 @@ def runtime() -> Iterator[BrokerRuntime]:
         yield broker._runtime
 
 
-def test_a_request_waits_for_the_one_before_it(runtime: BrokerRuntime):
+def test_a_request_waits_for_the_previous_request_of_its_client(runtime: BrokerRuntime):
     first, other = Client(), Client()
     answers: list[tuple[str, int]] = []
 

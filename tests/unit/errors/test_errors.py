@@ -15,7 +15,7 @@ def test_codes_and_retriability_are_kafkas() -> None:
     assert ours >= theirs
 
 
-def test_every_code_says_what_it_means() -> None:
+def test_every_error_code_has_its_own_description() -> None:
     descriptions = [code.description for code in ErrorCode]
     assert all(text.endswith(".") for text in descriptions)
     assert len(set(descriptions)) == len(descriptions)

@@ -76,7 +76,7 @@ def test_versions_that_do_not_exist(version: int) -> None:
         ProduceRequest.decode(memoryview(bytes(100)), 0, version)
 
 
-def test_null_is_an_error_before_the_version_that_allows_it() -> None:
+def test_null_is_refused_in_versions_where_the_field_is_not_nullable() -> None:
     response = JoinGroupResponse(protocol_name=None)
     for version in (0, 5, 6):
         with pytest.raises(ProtocolError, match="protocol_name"):

@@ -41,12 +41,12 @@ NEEDED = {
 }
 
 
-def test_the_modules_are_what_the_generator_writes() -> None:
+def test_the_generated_modules_are_up_to_date() -> None:
     assert main(["--check"]) == 0
 
 
 @pytest.mark.parametrize("key", NEEDED, ids=lambda key: key.name)
-def test_versions_cover_what_is_needed(key: ApiKey) -> None:
+def test_every_message_has_the_needed_versions(key: ApiKey) -> None:
     cls = request_class(key)
     assert cls is not None
     low, high = NEEDED[key]

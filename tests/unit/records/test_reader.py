@@ -33,7 +33,7 @@ def with_body(body: bytes, count: int = 1) -> bytes:
 
 
 @pytest.mark.parametrize("compression", list(Compression))
-def test_records_come_back(compression: Compression) -> None:
+def test_records_survive_encoding_and_decoding(compression: Compression) -> None:
     batch = build_batch(RECORDS, compression=compression, base_offset=10)
     found = list(read_records(batch))
     assert found == [

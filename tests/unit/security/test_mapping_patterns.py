@@ -36,5 +36,5 @@ def test_patterns_that_can_take_for_ever(pattern: str) -> None:
         "(?:CN|cn)=(.*?),.*",
     ],
 )
-def test_patterns_as_people_write_them(pattern: str) -> None:
+def test_common_mapping_patterns_are_accepted(pattern: str) -> None:
     assert PrincipalMapping(f"RULE:{pattern}/$1/,DEFAULT").name_of(SUBJECT) == "alice"

@@ -106,7 +106,7 @@ def test_items_that_take_no_bytes_are_counted(items: Any) -> None:
             serde.deserialize(claimed(count))
 
 
-def test_numbers_that_claim_what_is_not_there() -> None:
+def test_avro_counts_beyond_the_data_are_refused() -> None:
     serde = AvroSerde({"type": "array", "items": CHAIN})
     for data in (b"\xff" * 50, b"\x02\x02\x05", b"\x02" + b"\xff" * 9 + b"\x01"):
         with pytest.raises(ValueError):  # noqa: PT011 - which of the reasons it is does not matter

@@ -65,7 +65,7 @@ OLD_ORDER = {"type": "record", "name": "Order", "fields": [{"name": "id", "type"
         (AvroSerde(json.dumps(ORDER)), {"id": 7, "name": "y"}),
     ],
 )
-def test_values_come_back(given, value) -> None:
+def test_values_survive_serialization_and_deserialization(given, value) -> None:
     serde = resolve_serde(given)
     data = serde.serialize(value)
     assert isinstance(data, bytes)
@@ -73,7 +73,7 @@ def test_values_come_back(given, value) -> None:
 
 
 @given(st.recursive(st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(), st.lists))
-def test_json_is_what_others_write_and_read(value) -> None:
+def test_the_json_serde_is_compatible_with_the_standard_library(value) -> None:
     serde = resolve_serde("json")
     assert json.loads(serde.serialize(value)) == value
     assert serde.deserialize(json.dumps(value).encode()) == value
@@ -212,7 +212,7 @@ def test_a_registry_names_the_schema_of_each_record(registry) -> None:
     assert len(handler.requests) == count, "the answers are remembered"
 
 
-def test_a_registry_that_refuses_or_is_not_there_is_named(registry) -> None:
+def test_an_error_names_a_registry_that_refuses_or_is_unreachable(registry) -> None:
     url, _ = registry
     reader = RegistryAvroSerde(SchemaRegistry(url), None)
     with pytest.raises(ConfigError, match="404"):

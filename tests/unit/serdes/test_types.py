@@ -193,7 +193,7 @@ AROUND: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], Callable[...
 
 @pytest.mark.parametrize("around", AROUND)
 @pytest.mark.parametrize("base", BASES)
-def test_a_type_reads_what_is_valid_and_refuses_what_is_not(base: str, around: str) -> None:
+def test_a_type_accepts_valid_values_and_refuses_invalid_values(base: str, around: str) -> None:
     kind, valid, value, invalid = BASES[base]
     make, wrap, expect = AROUND[around]
     whole = make(kind)

@@ -51,7 +51,7 @@ def test_loopback_is_bounded_by_the_total_only() -> None:
     assert admission.enter("::1", 0) is None
 
 
-def test_limits_change_while_there_are_connections() -> None:
+def test_changed_limits_apply_to_open_connections() -> None:
     admission = Admission(LIMITS)
     for now_ms in range(0, 4_000, 1_000):
         assert admission.enter(FAR, now_ms) is None
@@ -67,7 +67,7 @@ def test_limits_change_while_there_are_connections() -> None:
     assert admission.enter(HERE, 8_000) == "there are 8 connections already", "what was begun with"
 
 
-def test_the_longest_list_of_a_request_is_found_whatever_it_is_called() -> None:
+def test_the_longest_list_of_a_request_is_found_under_any_field_name() -> None:
     topics = [MetadataRequestTopic(name="t")] * 7
     assert longest_list(MetadataRequest(topics=topics)) == 7
     assert longest_list(MetadataRequest(topics=None)) == 0

@@ -63,7 +63,7 @@ def test_received_frames_equal_the_sent_frames(
     assert budget.used == 0
 
 
-def test_the_buffer_grows_with_what_arrives_and_not_before() -> None:
+def test_the_buffer_grows_only_with_received_bytes() -> None:
     limits = ServerLimits()
     buffer, _ = buffer_of(limits)
     start = framed(b"x" * 10 * MIB, PRODUCE)

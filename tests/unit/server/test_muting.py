@@ -33,7 +33,7 @@ async def serve_other(other: Client) -> None:
 
 
 @on_loop
-async def test_the_answer_leaves_at_once_and_what_follows_waits() -> None:
+async def test_a_muted_connection_sends_its_response_and_delays_later_requests() -> None:
     hub = MutingHub()
     async with serving(hub) as connect:
         muted, other = await connect(), await connect()

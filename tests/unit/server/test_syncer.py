@@ -131,7 +131,7 @@ async def test_idle_waits_for_everything() -> None:
 
 @pytest.mark.parametrize("error", [OSError(5, "Input/output error"), RuntimeError("a bug")])
 @on_loop
-async def test_a_failure_is_reported_and_nothing_is_synced_after_it(error: BaseException) -> None:
+async def test_a_failed_sync_is_reported_and_stops_all_later_syncs(error: BaseException) -> None:
     setup = Setup()
     broker = setup.broker
     broker.error = error

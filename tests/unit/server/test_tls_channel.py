@@ -46,7 +46,7 @@ class Pair:
         return memoryview(bytearray(self.outgoing.read()))
 
 
-def test_openssl_is_given_no_more_than_it_needs_for_what_is_read(
+def test_openssl_receives_only_the_bytes_that_a_read_needs(
     certificates: Certificates,
 ) -> None:
     """OpenSSL keeps the memory that its buffers have needed for as long as the connection lasts."""

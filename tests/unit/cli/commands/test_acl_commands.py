@@ -53,7 +53,7 @@ def data(tmp_path: Path) -> Data:
     return Data(tmp_path / "data")
 
 
-def test_everybody_gets_every_operation_on_everything_that_is_named(data: Data) -> None:
+def test_every_named_principal_gets_every_named_operation(data: Data) -> None:
     data.run(
         *("create", *ALICE, "--deny-principal", "User:bob", "-o", "read", "-o", "DESCRIBE"),
         *("--topic", "t", "--group", "g", "--host", "10.0.0.1"),
@@ -66,7 +66,7 @@ def test_everybody_gets_every_operation_on_everything_that_is_named(data: Data) 
     }
 
 
-def test_a_producer_gets_what_it_needs(data: Data) -> None:
+def test_a_producer_gets_all_permissions_that_producing_needs(data: Data) -> None:
     data.run(
         "create", *ALICE, "--producer", "--topic", "t", "--transactional-id", "x", "--prefixed"
     )
@@ -80,7 +80,7 @@ def test_a_producer_gets_what_it_needs(data: Data) -> None:
     }
 
 
-def test_a_consumer_gets_what_it_needs(data: Data) -> None:
+def test_a_consumer_gets_all_permissions_that_consuming_needs(data: Data) -> None:
     data.run("create", *ALICE, "--consumer", "--topic", "t", "--group", "g")
     assert data.entries() == {
         "topic t Read alice",
@@ -186,7 +186,7 @@ def several(data: Data) -> Data:
         (("--producer", *ALICE, "--topic", "orders"), {"W"}),
     ],
 )
-def test_a_list_has_what_counts(
+def test_list_prints_the_acls_that_match(
     several: Data, arguments: tuple[str, ...], entries: set[str]
 ) -> None:
     names = {
@@ -199,7 +199,7 @@ def test_a_list_has_what_counts(
     assert several.entries("list", *arguments) == {names[each] for each in entries}
 
 
-def test_delete_takes_what_create_made_and_no_more(several: Data) -> None:
+def test_delete_removes_only_the_matching_acls(several: Data) -> None:
     before = several.entries()
     gone = several.entries("delete", "--topic", "orders", "-y")
     assert gone == {"topic orders Read alice", "topic orders Write alice"}
@@ -209,7 +209,7 @@ def test_delete_takes_what_create_made_and_no_more(several: Data) -> None:
     assert several.entries() == before - gone - gone_too
 
 
-def test_a_dry_run_shows_and_deletes_nothing(several: Data) -> None:
+def test_a_dry_run_prints_the_acls_and_deletes_nothing(several: Data) -> None:
     before = several.entries()
     assert several.entries("delete", *ALICE, "--dry-run") == {e for e in before if "alice" in e}
     assert several.entries() == before
@@ -222,7 +222,7 @@ def test_no_entry_is_deleted_without_a_confirmation(several: Data) -> None:
     assert several.entries() == before
 
 
-def test_a_terminal_is_shown_the_entries_and_asked(
+def test_delete_on_a_terminal_asks_for_confirmation(
     several: Data, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = several.entries()

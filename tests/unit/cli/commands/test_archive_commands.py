@@ -32,7 +32,7 @@ def headrace(*arguments: object) -> Result:
     return CliRunner().invoke(main, ["archive", *map(str, arguments)])
 
 
-def test_files_lists_what_the_table_has_and_nothing_else(world: ArchiveHarness) -> None:
+def test_files_lists_exactly_the_files_of_the_table(world: ArchiveHarness) -> None:
     listed = headrace("files", world.root).stdout.split()
     assert len(listed) == 6
     assert all(Path(path).is_file() for path in listed)
@@ -49,7 +49,7 @@ def test_files_lists_what_the_table_has_and_nothing_else(world: ArchiveHarness) 
     assert headrace("files", world.root, "--topic", "others").stdout == ""
 
 
-def test_describe_says_how_far_each_partition_is(world: ArchiveHarness) -> None:
+def test_describe_prints_the_archived_offsets_of_each_partition(world: ArchiveHarness) -> None:
     text = headrace("describe", world.root).stdout
     assert "archive-table" in text
     assert "delta" in text
@@ -98,7 +98,7 @@ def test_wrong_options_are_reported_before_the_archive_starts(
 
 
 @pytest.mark.parametrize("words", [["compact"], ["files"], ["run", "flights", "--table"]])
-def test_without_the_extra_it_says_what_to_install(
+def test_a_missing_extra_is_reported_with_its_install_command(
     words: list[str], world: ArchiveHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spark, "archive", archive)  # which the command imports anew

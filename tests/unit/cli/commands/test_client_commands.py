@@ -94,7 +94,7 @@ def test_wrong_usage_is_reported_before_a_connection_opens(
         ("topic", "describe", "t"),
     ],
 )
-def test_without_a_broker_one_line_says_what_to_do(arguments: tuple[str, ...]) -> None:
+def test_an_unreachable_broker_is_reported_in_one_line(arguments: tuple[str, ...]) -> None:
     result = run(*arguments, *NOWHERE)
     assert result.exit_code == 1
     assert result.stdout == ""

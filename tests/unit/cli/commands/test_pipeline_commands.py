@@ -83,7 +83,7 @@ def test_all_problems_are_shown_and_the_exit_code_says_configuration(
     assert f"{flow}:4: copy: source records: create must be" in result.stderr
 
 
-def test_missing_java_is_said_before_anything_runs(
+def test_missing_java_is_reported_before_any_pipeline_runs(
     flow: Path, headrace_bootstrap: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))

@@ -44,13 +44,13 @@ def test_a_program_that_cannot_be_imported_shows_its_own_lines_alone(
 
 
 @pytest.mark.parametrize("target", ["app", "app:", ":app", "a-b:app", "..a:app", "a..b:app"])
-def test_another_form_is_refused_in_words(target: str) -> None:
+def test_an_invalid_app_reference_is_refused_with_a_message(target: str) -> None:
     done = run_command("run", target, environment={})
     assert done.code == 2
     assert "expected MODULE:APP or FILE:APP" in done.err
 
 
-def test_a_module_that_is_not_there_is_named() -> None:
+def test_a_missing_module_is_named_in_the_error() -> None:
     done = run_command("run", "nowhere/at_all.py:app", environment={})
     assert done.code == 2
     assert "no module 'at_all' below" in done.err

@@ -41,7 +41,9 @@ def run(directory: Path, *options: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_start_says_what_is_read_and_the_end_where_the_handler_failed(program: Path) -> None:
+def test_the_log_names_the_topics_at_the_start_and_the_failing_line_at_the_end(
+    program: Path,
+) -> None:
     done = run(program)
     assert done.returncode == 1
     assert "bill starts: reads topics orders; group billing; delivery at_least_once" in done.stderr

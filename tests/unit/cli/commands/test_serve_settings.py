@@ -72,7 +72,7 @@ def test_a_file_that_begins_with_a_byte_order_mark(tmp_path: Path, name: str) ->
     assert read_properties(path, Journal()) == {"num.partitions": "3"}
 
 
-def test_a_file_as_kafka_ships_it(tmp_path: Path) -> None:
+def test_serve_accepts_the_properties_file_that_kafka_ships(tmp_path: Path) -> None:
     path = tmp_path / "server.properties"
     path.write_text(
         "process.roles=broker,controller\nnode.id=1\ncontroller.quorum.bootstrap.servers=localhost:9093\n"

@@ -62,7 +62,7 @@ def data(tmp_path: Path) -> Data:
     return Data(tmp_path / "data")
 
 
-def test_the_first_user_comes_before_the_first_start(data: Data) -> None:
+def test_create_stores_a_user_before_the_first_start(data: Data) -> None:
     assert "alice: created" in data.run("create", "alice", password="p").stderr
     assert data.users() == {"alice": {"SCRAM-SHA-256": 4096, "SCRAM-SHA-512": 4096}}
     for mechanism in ScramMechanism:
@@ -72,7 +72,7 @@ def test_the_first_user_comes_before_the_first_start(data: Data) -> None:
     assert b"password" not in (data.path / METADATA_FILE).read_bytes()
 
 
-def test_a_broker_opens_what_was_made_before_it_was(data: Data) -> None:
+def test_a_broker_loads_users_that_were_created_before_its_first_start(data: Data) -> None:
     data.run("create", "alice", password="p")
     stores = open_stores([data.path])
     try:

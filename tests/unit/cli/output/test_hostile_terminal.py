@@ -177,7 +177,7 @@ def test_control_characters_in_broker_messages_are_escaped(
     check(Terminal().run(*arguments, environment=environment))
 
 
-def test_a_message_has_the_lines_that_the_command_gives_it(
+def test_an_error_message_has_only_the_lines_of_the_command(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(SystemExit):

@@ -60,7 +60,7 @@ def commit(admin: Admin, group: str, **offsets: int) -> None:
 # Created, attached, detached
 
 
-def test_a_group_is_created_with_what_it_is_attached_to(admin) -> None:
+def test_create_group_attaches_the_group_to_its_topics(admin) -> None:
     admin.create_group("g", assignor="equal", topics=["t", "u"])
     assert admin.attachments("g") == Attachments(frozenset("tu"), None, "equal", configured=True)
     assert admin.describe_group("g").state == "Empty"
@@ -228,7 +228,7 @@ def test_impossible_resets_are_refused(admin, world) -> None:
         assert failure.value.code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_lag_is_what_is_left_to_finish(admin, world) -> None:
+def test_lag_is_the_end_offset_minus_the_committed_offset(admin, world) -> None:
     fill(world, T0, 10)
     commit(admin, "g", t0=4, t1=0, u0=0)
     assert admin.lag("g") == {T0: 6, T1: 0, U0: 0}

@@ -148,7 +148,7 @@ def test_polling_from_one_thread_and_closing_from_another(target, topic) -> None
     consumer.close()
 
 
-def test_an_exception_in_the_block_commits_only_what_was_finished(target, topic) -> None:
+def test_an_exception_in_the_block_commits_only_finished_records(target, topic) -> None:
     fill(target, topic, 10)
     consumer = consumer_of(target, topic, max_poll_records=3, auto_commit_interval_ms=3_600_000)
 

@@ -51,7 +51,7 @@ def test_records_of_the_last_poll_are_not_committed_before_the_next_poll() -> No
 @pytest.mark.parametrize(
     ("at_close", "offset"), [("handed out", 10), ("finished", 5), ("nothing", None)]
 )
-def test_closing_commits_what_is_done(at_close: str, offset: int | None) -> None:
+def test_closing_commits_the_finished_records(at_close: str, offset: int | None) -> None:
     world, reader = make_reader(auto_commit_interval_ms=3_600_000)
     reader.subscribe(["t"])
     reader.poll(1000)
@@ -113,7 +113,7 @@ def test_commits_of_all_or_of_given_offsets() -> None:
     assert len(reader.requests(OffsetCommitRequest)) == sent + 1, "nothing new is not sent"
 
 
-def test_the_epoch_of_the_last_record_is_committed_with_it() -> None:
+def test_a_commit_contains_the_leader_epoch_of_the_last_record() -> None:
     _, reader = make_reader(enable_auto_commit=False)
     reader.subscribe(["t"])
     [*_, last] = reader.poll(1000)
@@ -174,7 +174,7 @@ def test_offsets_committed_in_partitions_that_do_not_exist(name: TopicPartition)
         reader.committed(name)
 
 
-def test_a_group_without_members_commits_what_is_assigned_by_hand() -> None:
+def test_assigned_partitions_are_committed_only_to_a_group_without_members() -> None:
     world, reader = make_reader()
     reader.assign([T0])
     reader.poll(1000)
@@ -201,7 +201,7 @@ def test_a_commit_waits_for_a_coordinator_that_is_away() -> None:
     assert committed(world) == 5
 
 
-def test_a_commit_by_itself_that_has_to_be_repeated_does_not_overtake_the_programs() -> None:
+def test_a_retried_auto_commit_does_not_overtake_a_commit_of_the_program() -> None:
     world, reader = make_reader(auto_commit_interval_ms=1_000)
     reader.subscribe(["t"])
     assert len(reader.poll(1000)) == 5
@@ -220,7 +220,7 @@ def test_a_commit_by_itself_that_has_to_be_repeated_does_not_overtake_the_progra
     assert committed(world) == 10
 
 
-def test_a_commit_by_itself_does_not_set_back_what_the_program_committed() -> None:
+def test_auto_commit_does_not_overwrite_a_later_commit_of_the_program() -> None:
     world, reader = make_reader(auto_commit_interval_ms=1_000)
     reader.subscribe(["t"])
     assert len(reader.poll(1000)) == 5

@@ -123,7 +123,7 @@ def test_committed_fails_if_no_broker_answers_in_time(ask: str) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["by hand", "classic", "consumer"])
-def test_going_back_reads_again_what_is_not_committed(target: Any, protocol: str) -> None:
+def test_seek_to_committed_reads_uncommitted_records_again(target: Any, protocol: str) -> None:
     chosen: dict[str, Any] = {} if protocol == "by hand" else {"group_protocol": protocol}
     with headrace.Consumer(target, group="g", **OPTIONS, **chosen) as consumer:
         if protocol == "by hand":
@@ -168,7 +168,7 @@ def test_seek_to_committed_uses_auto_offset_reset_without_a_committed_offset(tar
             none.poll(10)
 
 
-def test_going_back_is_refused_where_there_is_nothing_to_go_back_to(target: Any) -> None:
+def test_seek_to_committed_without_committed_offsets_is_refused(target: Any) -> None:
     with headrace.Consumer(target, group="g", **OPTIONS) as consumer:
         with pytest.raises(NoSubscriptionError):
             consumer.seek_to_committed()

@@ -94,7 +94,7 @@ def test_a_serde_that_is_not_known_here_is_an_error() -> None:
         reader.poll(1000)
 
 
-def test_a_record_that_does_not_decode_stops_there_until_it_is_skipped() -> None:
+def test_an_undecodable_record_stops_the_consumer_until_a_seek_skips_the_record() -> None:
     world = make_world(b"1", b"2", b"{", b"4")
     reader = world.consumer(serde=resolve_serde("json"))
     reader.assign({T0: 0})

@@ -120,7 +120,7 @@ def test_every_record_is_read_once_through_graceful_rebalances(assignor: str) ->
     assert sorted(seen) == sorted(f"t-{p}-{n}".encode() for p in range(6) for n in range(40))
 
 
-def test_an_eager_member_gives_up_everything_a_cooperative_one_what_goes_to_another() -> None:
+def test_an_eager_member_revokes_all_partitions_and_a_cooperative_member_only_moved_ones() -> None:
     told = {}
     for assignor in ("range", "equal"):
         world = make_world()
@@ -188,7 +188,7 @@ def test_a_partition_never_has_two_owners(assignor: str) -> None:
     assert sorted(map(len, map(numbers, programs))) == [4, 4]
 
 
-def test_revocation_commits_what_is_finished_and_nothing_else() -> None:
+def test_revocation_commits_finished_records_only() -> None:
     world = make_world(partitions=2, records=10)
     first = member(world, "range", max_poll_records=4, auto_commit_interval_ms=3_600_000)
     t0, t1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -338,7 +338,7 @@ def test_a_member_may_wait_for_a_topic_that_does_not_exist_yet(assignor: str) ->
     assert numbers(first) == [0, 1]
 
 
-def test_a_pattern_takes_topics_that_appear_later_but_not_what_is_excluded() -> None:
+def test_a_pattern_matches_later_topics_except_the_excluded_ones() -> None:
     world = make_world()
     world.broker.create_topic("orders-eu")
     world.broker.create_topic("orders-test")
@@ -476,7 +476,7 @@ def test_an_answer_to_an_older_generations_heartbeat_is_no_news() -> None:
     assert own.lost is not None
 
 
-def test_an_unknown_member_joins_anew() -> None:
+def test_an_unknown_member_joins_again() -> None:
     world = make_world()
     listener = Listener()
     first = member(world, listener=listener)

@@ -81,7 +81,7 @@ def test_owned_partitions_that_do_not_exist_or_repeat_are_ignored() -> None:
     assert first is second, "claims of many members are references to one object"
 
 
-def test_a_sticky_history_is_what_exists_and_counts_once() -> None:
+def test_a_sticky_history_keeps_each_existing_partition_once() -> None:
     existing = ExistingPartitions({"t": 2})
     claim = encode_history([TopicPartition("t", number) for number in range(5)], 7)
     assert decode_history(claim, existing) == (7, (("t", 0), ("t", 1)))

@@ -65,7 +65,7 @@ def refusal(code: ErrorCode, message: str | None = None) -> ConsumerGroupHeartbe
 # Requests
 
 
-def test_the_first_heartbeat_says_everything_and_the_next_ones_nothing() -> None:
+def test_later_heartbeats_omit_unchanged_fields() -> None:
     world = make_world()
     first = member(world, client_rack="r", group_remote_assignor="range")
     rebalance(first)
@@ -82,7 +82,7 @@ def test_the_first_heartbeat_says_everything_and_the_next_ones_nothing() -> None
         assert bare.member_epoch > 0
 
 
-def test_the_coordinator_says_how_often() -> None:
+def test_the_coordinator_determines_the_heartbeat_interval() -> None:
     world = ConsumerSimulation(group_consumer_heartbeat_interval_ms=700)
     world.broker.create_topic("t")
     first = member(world)
@@ -253,7 +253,7 @@ def test_a_member_that_is_none_any_more_has_lost_its_partitions_and_joins_again(
         (ErrorCode.INVALID_REQUEST, "cannot join group 'g'"),
     ],
 )
-def test_a_group_that_does_not_take_the_member_says_why_and_is_asked_again(code, says) -> None:
+def test_a_refused_heartbeat_raises_the_reason_and_is_retried(code, says) -> None:
     world = make_world()
     first = member(world)
     world.fault = answering(ConsumerGroupHeartbeatRequest, refusal(code, "a reason."))
@@ -294,7 +294,7 @@ def test_members_of_both_protocols_share_a_group(assignor: str) -> None:
     assert numbers(classic) == list(range(6))
 
 
-def test_a_group_that_stays_classic_says_what_to_do() -> None:
+def test_joining_a_classic_group_raises_an_error_that_names_the_setting() -> None:
     world = ConsumerSimulation(group_consumer_migration_policy="disabled")
     world.broker.create_topic("t", partitions=6)
     classic = any_member(world)
@@ -529,7 +529,7 @@ def test_auto_takes_the_classic_protocol_where_the_broker_lacks_the_feature() ->
     assert not beats(first)
 
 
-def test_auto_takes_the_classic_protocol_where_the_group_has_such_members_and_keeps_them() -> None:
+def test_auto_uses_the_classic_protocol_in_a_group_with_classic_members() -> None:
     world = ConsumerSimulation(group_consumer_migration_policy="disabled")
     world.broker.create_topic("t", partitions=6)
     listener = Listener()

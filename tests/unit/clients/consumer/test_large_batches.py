@@ -131,7 +131,7 @@ def test_batches_without_records_are_looked_at_in_steps() -> None:
     assert partition.offset == 3000
 
 
-def test_poll_goes_on_by_itself_with_what_takes_several_steps() -> None:
+def test_poll_continues_a_read_of_several_steps_without_a_further_call() -> None:
     with FakeCluster(topics={"t": 1}) as cluster:
         for data in (many(), build_batch([(None, b"wanted", [(TAG, b"a")], 1000)])):
             cluster.logs[T0].append(data)

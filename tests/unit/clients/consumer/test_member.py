@@ -156,7 +156,7 @@ def test_a_forgotten_member_joins_as_a_new_one() -> None:
 @pytest.mark.parametrize(
     "code", [ErrorCode.INCONSISTENT_GROUP_PROTOCOL, ErrorCode.INVALID_SESSION_TIMEOUT]
 )
-def test_a_group_that_does_not_take_the_member_says_so(code: ErrorCode) -> None:
+def test_a_refused_join_raises_an_error_that_names_the_group(code: ErrorCode) -> None:
     with pytest.raises(ApiError, match="cannot join group 'g'") as raised:
         join_group(Group(join_codes=[code]))
     assert raised.value.code == code

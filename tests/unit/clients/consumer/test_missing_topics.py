@@ -81,7 +81,7 @@ def test_existing_topics_are_read_while_another_is_missing() -> None:
     assert reader.warnings == ["there is no topic 'payments'; the consumer waits for it"]
 
 
-def test_a_consumer_that_has_not_joined_says_so() -> None:
+def test_a_consumer_that_has_not_joined_reports_its_missing_membership() -> None:
     reader = member(make_world("t"), "range")
     assert reader.core.trouble is not None
     assert "not a member of its group" in reader.core.trouble

@@ -77,7 +77,7 @@ def test_a_committed_offset_goes_before_the_policy() -> None:
     assert offsets_of(again.poll(1000, 2)) == [6, 7]
 
 
-def test_an_offset_that_was_deleted_goes_on_by_the_policy_and_says_so() -> None:
+def test_a_deleted_offset_is_reset_by_the_policy_with_a_warning() -> None:
     world, reader = make_reader()
     reader.assign({T0: 2})
     part = DeleteRecordsPartition(partition_index=0, offset=5)

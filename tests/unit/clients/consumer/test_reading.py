@@ -56,7 +56,7 @@ def decoded(data: bytes, offset: int = 0, aborted=()) -> tuple[list[tuple[int, b
 
 
 @pytest.mark.parametrize("compression", list(Compression))
-def test_a_batch_that_begins_before_the_position_is_read_from_there(
+def test_a_batch_that_begins_before_the_position_is_read_from_the_position(
     compression: Compression,
 ) -> None:
     data = batch(10, b"a", b"b", b"c", compression=compression) + batch(13, b"d")
@@ -167,7 +167,7 @@ def test_reading_survives_lost_connections_and_moved_leaders() -> None:
         assert [record.offset for record in records] == list(range(60))
 
 
-def test_a_seek_drops_what_was_read_ahead() -> None:
+def test_a_seek_drops_records_that_were_read_ahead() -> None:
     with FakeCluster(topics={"t": 1}) as cluster, consumer_of(cluster) as consumer:
         fill(cluster, T0, 30)
         consumer.assign({T0: EARLIEST})

@@ -46,7 +46,9 @@ def read(broker: headrace.Broker, topic: str, **options: Any) -> list[ConsumerRe
 
 @pytest.mark.parametrize("topic", TOPICS)
 @pytest.mark.parametrize("serde", [None, "bytes", "str", "json"])
-def test_a_consumer_says_it(broker: headrace.Broker, topic: str, serde: str | None) -> None:
+def test_a_blocking_consumer_sets_timestamp_type_size_and_tags(
+    broker: headrace.Broker, topic: str, serde: str | None
+) -> None:
     first, second = read(broker, topic, serde=serde)
     assert first.timestamp_type == second.timestamp_type == TOPICS[topic]
     assert (first.timestamp_ms == 1_000) is (first.timestamp_type == "CreateTime")
@@ -57,7 +59,9 @@ def test_a_consumer_says_it(broker: headrace.Broker, topic: str, serde: str | No
 
 
 @pytest.mark.parametrize("topic", TOPICS)
-def test_a_consumer_of_asyncio_and_the_broker_say_it(broker: headrace.Broker, topic: str) -> None:
+def test_the_asyncio_consumer_and_the_broker_set_timestamp_type_size_and_tags(
+    broker: headrace.Broker, topic: str
+) -> None:
     async def through_asyncio() -> ConsumerRecord:
         options: dict[str, Any] = {"auto_offset_reset": "earliest", "serde": "json"}
         async with headrace.aio.Consumer(broker, **options) as consumer:
@@ -73,7 +77,7 @@ def test_a_consumer_of_asyncio_and_the_broker_say_it(broker: headrace.Broker, to
         assert (record.size, record.tags) == (SIZE, ())
 
 
-def test_a_worker_says_it(broker: headrace.Broker) -> None:
+def test_a_worker_receives_timestamp_type_size_and_tags(broker: headrace.Broker) -> None:
     app = headrace.App(broker)
     told: list[tuple[str, int, tuple[str, ...]]] = []
 
@@ -89,7 +93,7 @@ def test_a_worker_says_it(broker: headrace.Broker) -> None:
     assert ("new", "für-alle") in {tags for _, _, tags in told}
 
 
-def test_a_record_of_a_shard_says_it() -> None:
+def test_a_stream_record_has_timestamp_type_size_and_tags() -> None:
     record = StreamRecord("orders", 3, 9 << 24, 7, b"k", b"value", (), 1, "LogAppendTime")
     assert (record.size, record.tags, record.timestamp_type) == (6, (), "LogAppendTime")
 

@@ -136,7 +136,7 @@ def test_assigning_again_keeps_the_position_where_none_is_given() -> None:
     assert reader.core.positions.positions() == {T0: 1}
 
 
-def test_a_closed_consumer_says_so() -> None:
+def test_a_closed_consumer_refuses_every_call() -> None:
     reader = make_world().consumer(group="g")
     reader.subscribe(["t"])
     reader.poll(10)
@@ -249,7 +249,7 @@ class Attached:
         return DescribeConfigsResponse(results=[result])
 
 
-def test_members_read_what_their_group_is_attached_to() -> None:
+def test_members_read_the_topics_that_their_group_is_attached_to() -> None:
     world = make_world("abc")
     world.fault = attached = Attached(topics="a,b", assignor="equal")
     reader = world.consumer(group="g")

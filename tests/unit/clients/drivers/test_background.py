@@ -79,7 +79,7 @@ def test_timers_and_answers_do_not_wait_for_the_program(driver) -> None:
     assert answered.wait(PATIENCE_S)
 
 
-def test_a_timer_that_comes_after_the_thread_has_gone_to_sleep_wakes_it(driver) -> None:
+def test_a_new_timer_wakes_the_sleeping_thread(driver) -> None:
     driver.start_background()
     with driver.enter() as engine:
         engine.at(engine.now_ms + 3_600_000, lambda: None)

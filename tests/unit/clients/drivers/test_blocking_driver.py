@@ -159,7 +159,7 @@ def test_a_fetch_reports_a_lost_connection_and_finds_the_new_leader_next_time() 
         assert not reader.fetch({T0: FetchPosition(0)})[T0].error
 
 
-def test_a_deadline_raises_what_kept_the_flow_waiting() -> None:
+def test_an_expired_deadline_raises_the_last_error_of_the_flow() -> None:
     with (
         FakeCluster(topics={"t": 1}) as cluster,
         client(cluster, request_timeout_ms=300) as waiting,
@@ -189,7 +189,7 @@ def test_two_threads_may_share_a_client() -> None:
         assert failures == []
 
 
-def test_a_closed_client_says_so() -> None:
+def test_a_closed_client_raises_closed_error() -> None:
     with FakeCluster(topics={"t": 1}) as cluster:
         closed = client(cluster)
         closed.connect()

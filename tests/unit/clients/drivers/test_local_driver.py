@@ -80,7 +80,7 @@ def test_waiting_with_a_manual_clock_takes_only_time_of_the_clock() -> None:
     assert time.monotonic() - began < PATIENCE_S
 
 
-def test_moving_the_clock_fires_what_comes_on_the_way_in_its_order() -> None:
+def test_advancing_the_clock_fires_due_timers_in_order() -> None:
     world = new_world()
     driver = open_driver(world)
     fired: list[int] = []
@@ -143,7 +143,7 @@ def test_the_background_thread_misses_no_change_before_it_sleeps(monkeypatch) ->
         monkeypatch.undo()
 
 
-def test_time_by_hand_needs_no_thread() -> None:
+def test_a_manual_clock_needs_no_thread() -> None:
     before = threading.active_count()
     open_driver(new_world()).start_background()
     assert threading.active_count() == before
@@ -334,7 +334,7 @@ def test_a_client_that_gives_a_call_up_leaves_nothing_waiting_in_the_broker(how:
     assert len(told) == 3
 
 
-def test_records_of_a_client_that_closes_before_it_is_answered_are_there() -> None:
+def test_records_of_a_client_that_closed_before_the_response_are_kept() -> None:
     world = new_world()
     driver = with_topic(world)
     told: list[object] = []

@@ -416,7 +416,7 @@ def test_an_idle_client_on_a_loop_logs_in_again() -> None:
         assert cluster.brokers[1].accepted == 1
 
 
-def test_a_login_that_is_refused_later_fails_what_is_called_then() -> None:
+def test_a_refused_reauthentication_fails_the_current_call() -> None:
     with FakeCluster(topics={"t": 1}) as cluster:
         cluster.session_lifetime_ms = 60
         properties = {

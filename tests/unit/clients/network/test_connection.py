@@ -70,7 +70,7 @@ def shake_hands(connection: BrokerConnection[str], api_versions=EVERYTHING) -> N
     feed(connection, encoded(header, ApiVersionsResponse(api_keys=api_versions)))
 
 
-def test_handshake_asks_for_versions_and_says_who_asks() -> None:
+def test_the_handshake_requests_versions_and_names_the_client_software() -> None:
     connection = new_connection()
     [(header, request)] = sent(connection)
     assert isinstance(request, ApiVersionsRequest)
@@ -105,7 +105,7 @@ def test_a_refusal_without_a_table_falls_back_to_version_0_and_then_gives_up() -
         feed(connection, encoded(again, refusal))
 
 
-def test_requests_before_the_handshake_wait_for_it() -> None:
+def test_requests_wait_for_the_end_of_the_handshake() -> None:
     connection = new_connection()
     connection.send(HeartbeatRequest(group_id="g"), "first")
     shake_hands(connection)
@@ -134,7 +134,7 @@ def test_answers_come_back_under_their_tokens_however_they_are_cut(step: int) ->
     assert connection.idle
 
 
-def test_an_answer_out_of_turn_breaks_the_connection_and_fails_what_waits() -> None:
+def test_a_response_out_of_order_breaks_the_connection_and_fails_pending_requests() -> None:
     connection = new_connection()
     shake_hands(connection)
     connection.send(HeartbeatRequest(), "a")
@@ -243,7 +243,7 @@ def test_versions_are_the_highest_that_both_speak() -> None:
     ("extensions", "expected"),
     [([], b""), (["something", "filter"], b"\x01\x01a"), (["filters"], b"")],
 )
-def test_a_filter_goes_only_to_a_broker_that_understands_it(extensions, expected) -> None:
+def test_a_filter_is_sent_only_to_a_broker_with_the_extension(extensions, expected) -> None:
     connection = new_connection()
     [(header, _)] = sent(connection)
     offers = [ApiVersion(api_key=ApiKey.FETCH, min_version=4, max_version=17)]

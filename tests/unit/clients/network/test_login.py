@@ -181,7 +181,7 @@ def test_logging_in_again_waits_for_answers_and_holds_requests_back() -> None:
     assert [done.token for done in connection.take_completed()] == ["after"]
 
 
-def test_a_connection_that_is_given_up_while_logging_in_again_fails_what_waits() -> None:
+def test_a_connection_lost_during_reauthentication_fails_pending_requests() -> None:
     connection = new_connection()
     answer(connection, ApiVersionsResponse(api_keys=VERSIONS))
     connection.authenticate(TwoRounds())

@@ -79,7 +79,7 @@ def test_an_unreachable_address_is_not_reported_until_it_is_tried_again() -> Non
     assert sockets.pool.trouble is None, "others answer"
 
 
-def test_a_connection_that_is_silent_is_reported_and_what_arrives_ends_that() -> None:
+def test_a_silent_connection_is_reported_until_data_arrives() -> None:
     sockets = FakeSockets(A)
     sockets.submit()
     link = sockets.opened[-1]

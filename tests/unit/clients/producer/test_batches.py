@@ -92,7 +92,7 @@ def test_the_first_batch_of_a_sequence_goes_alone() -> None:
     assert not queue.sendable(0, pipelined=True)
 
 
-def test_a_new_identity_renumbers_what_was_encoded() -> None:
+def test_a_new_producer_id_renumbers_encoded_batches() -> None:
     queue = queue_of(3, 2, 1)
     taken = [queue.take() for _ in range(2)]
     for batch in taken:
@@ -117,7 +117,7 @@ def test_a_batch_that_may_be_written_keeps_its_producer_id_and_epoch() -> None:
     assert queue.take().base_sequence == 0
 
 
-def test_halves_keep_their_place_in_the_sequence_and_what_the_program_holds() -> None:
+def test_halves_of_a_batch_keep_sequence_numbers_and_delivery_futures() -> None:
     batch = batch_of(b"a", b"b", b"c", b"d", b"e")
     batch.deliveries = given = [Delivery(None, batch.fate, number, 5) for number in range(5)]
     told: list[int] = []

@@ -98,7 +98,7 @@ FAULTS = st.lists(
 
 @settings(max_examples=25)
 @given(faults=FAULTS, in_flight=st.integers(1, 5))
-def test_an_idempotent_producer_writes_everything_once_and_in_order_whatever_breaks(
+def test_an_idempotent_producer_writes_every_record_once_in_order_despite_faults(
     faults, in_flight: int
 ) -> None:
     with FakeCluster(topics={"t": 1}) as cluster:
@@ -357,7 +357,7 @@ def test_a_callback_may_send() -> None:
         assert values(cluster) == [b"question", b"answer to 0"]
 
 
-def test_a_closed_producer_says_so() -> None:
+def test_a_closed_producer_raises_closed_error() -> None:
     with FakeCluster(topics={"t": 1}) as cluster:
         sender = producer(cluster)
         sender.send("t", b"x")
@@ -436,7 +436,7 @@ def test_a_batch_given_up_does_not_have_the_one_after_it_written_again() -> None
         assert values(cluster) == [b"first", b"late", b"once"]
 
 
-def test_acks_0_counts_as_delivered_what_was_written_and_not_what_waits_to_be() -> None:
+def test_acks_0_counts_records_as_delivered_only_after_the_write() -> None:
     with FakeCluster(topics={"t": 1}) as cluster:
         sender = producer(cluster, acks=0, linger_ms=0, buffer_memory=1 << 20, max_block_ms=200)
         sender.send("t", b"x").result(5)

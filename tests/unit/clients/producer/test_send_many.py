@@ -90,7 +90,7 @@ def test_keys_decide_and_keyless_records_share_batches() -> None:
         assert changes < 300  # not one by one, but batch by batch
 
 
-def test_a_partition_may_be_named_and_must_be_there() -> None:
+def test_send_many_writes_to_the_given_partition_and_refuses_a_missing_one() -> None:
     with Broker() as broker:
         topic(broker, 2)
         with Producer(broker) as producer:

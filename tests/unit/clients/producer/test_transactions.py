@@ -132,7 +132,7 @@ def test_an_empty_transaction_asks_for_nothing(broker, producer) -> None:
     assert ends.hits == 0
 
 
-def test_a_transaction_may_be_ended_by_hand_inside(broker, producer) -> None:
+def test_a_transaction_block_accepts_an_explicit_commit_or_abort(broker, producer) -> None:
     with producer.transaction():
         producer.send("t", b"no", partition=0)
         producer.abort_transaction()
@@ -314,9 +314,7 @@ def test_a_doomed_transaction_takes_no_records_and_answers_for_those_it_has(
     assert committed(broker) == [b"3"]
 
 
-def test_lost_answers_are_asked_for_again_and_what_is_late_cannot_meet_the_next(
-    broker, producer
-) -> None:
+def test_a_lost_response_is_requested_again_under_a_raised_epoch(broker, producer) -> None:
     transact(producer, b"1")
     before = identity(producer)
     broker.faults.on(ApiKey.END_TXN, once=drop_connection(handled=True))
@@ -370,7 +368,7 @@ def test_an_unconfirmed_commit_is_in_doubt_until_it_is_repeated(broker, producer
     assert committed(broker) == [b"1", b"2"]
 
 
-def test_a_close_brings_a_commit_to_its_end_and_aborts_what_is_open(broker) -> None:
+def test_close_completes_a_commit_in_doubt_and_aborts_an_open_transaction(broker) -> None:
     first = make(broker)
     lost = broker.faults.on(ApiKey.END_TXN, drop_connection())
     first.begin_transaction()
@@ -389,9 +387,7 @@ def test_a_close_brings_a_commit_to_its_end_and_aborts_what_is_open(broker) -> N
         second.begin_transaction()
 
 
-def test_a_close_that_leaves_a_commit_in_doubt_says_what_a_closed_producer_can_do(
-    broker, monkeypatch
-) -> None:
+def test_close_with_a_commit_in_doubt_raises_an_error_with_a_remedy(broker, monkeypatch) -> None:
     monkeypatch.setattr(core, "LAST_ABORT_MS", 100)
     producer = make(broker)
     producer.begin_transaction()
@@ -468,7 +464,7 @@ def test_a_transaction_that_is_open_for_too_long_is_aborted_and_reported(broker)
     assert committed(broker) == [b"yes"]
 
 
-def test_a_record_that_finds_its_transaction_ended_says_what_to_do(broker) -> None:
+def test_a_send_in_an_expired_transaction_raises_an_error_with_a_remedy(broker) -> None:
     def write(producer: headrace.Producer) -> None:
         with producer.transaction():
             producer.send("t", b"1", partition=0).result()

@@ -100,7 +100,7 @@ def test_a_response_waits_until_the_high_watermark_has_passed_its_records(bench)
     assert now(reply) == "put (1, 2)"
 
 
-def test_with_everything_synced_the_response_is_there_at_once():
+def test_a_synced_operation_is_answered_at_once():
     bench = Bench(manual=False)
     bench.shard.load(0)
     assert bench.put(1) == "put (1,)"

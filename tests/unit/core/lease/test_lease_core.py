@@ -292,7 +292,7 @@ def test_a_scan_follows_the_end_of_a_silent_members_lease() -> None:
     assert not of(bench.wait(9_000), Scan)
 
 
-def test_the_first_lease_of_a_shard_is_decided_once_however_many_there_are(
+def test_the_first_lease_of_each_shard_is_computed_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     decided: list[str] = []

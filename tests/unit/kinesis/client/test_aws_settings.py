@@ -64,7 +64,7 @@ def test_the_error_without_a_region_names_the_settings(monkeypatch: pytest.Monke
         asyncio.run(opened(AwsSettings(profile="absent", region="eu-central-1")))
 
 
-def test_only_opening_a_client_needs_the_extra_and_its_error_names_it() -> None:
+def test_only_opening_a_client_needs_the_extra() -> None:
     program = """
 import asyncio, sys
 sys.modules["aiobotocore"] = sys.modules["botocore"] = None

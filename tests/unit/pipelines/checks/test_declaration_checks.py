@@ -255,7 +255,7 @@ def test_options_of_a_topic_by_its_role() -> None:
     assert "txnAppId" not in batch_sink_options_of(weak, CONNECTION, "app", 7)
 
 
-def test_a_file_is_loaded_with_the_modules_beside_it(tmp_path: Path) -> None:
+def test_a_pipeline_file_can_import_modules_of_its_directory(tmp_path: Path) -> None:
     (tmp_path / "beside_the_pipelines.py").write_text("TOPIC = 'flights'\n")
     path = tmp_path / "flow.py"
     path.write_text(

@@ -22,7 +22,7 @@ def batch(*columns: StructField) -> Any:
     return SimpleNamespace(schema=StructType(list(columns)))
 
 
-def test_a_batch_that_is_there_is_not_compared_with_the_table(tmp_path: Path) -> None:
+def test_a_committed_batch_is_not_compared_with_the_table(tmp_path: Path) -> None:
     place = tmp_path / "orders"
     there = CommitProperties(app_transactions=[Transaction(APP, 7)])
     write_deltalake(

@@ -279,7 +279,7 @@ def test_a_compacted_log_gives_the_same_state(harness):
     assert set(harness.coordinator._shards[0].classic_groups) == {"g", "other"}
 
 
-def test_a_group_tombstone_leaves_the_offsets_that_are_still_there():
+def test_a_group_tombstone_keeps_the_committed_offsets():
     harness = GroupHarness()
     (first,) = harness.stable()
     harness.commit({("t", 0): 1}, member=first, generation=1)

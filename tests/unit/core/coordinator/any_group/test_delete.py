@@ -200,7 +200,7 @@ def test_while_members_join_every_subscription_counts():
     }
 
 
-def test_a_subscription_that_cannot_be_read_may_be_to_anything():
+def test_an_unreadable_subscription_protects_the_offsets_of_all_topics():
     harness = GroupHarness()
     (member,) = harness.stable(protocols={"range": b""})
     now(harness.commit({("t", 0): 5}, member=member, generation=1))

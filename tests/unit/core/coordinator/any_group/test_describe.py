@@ -130,5 +130,5 @@ def test_hashes_are_javas(text, expected):
 @pytest.mark.parametrize(
     ("group", "partition"), [("polygenelubricants", 0), ("a", 47), ("", 0), ("hello", 22)]
 )
-def test_a_group_lives_where_every_kafka_tool_looks_for_it(group, partition):
+def test_a_group_is_stored_in_the_partition_that_kafka_computes(group, partition):
     assert partition_for_key(group, 50) == partition

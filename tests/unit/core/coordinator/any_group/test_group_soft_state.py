@@ -42,7 +42,7 @@ def join(world: ConsumerGroupHarness, member: str, regex: str) -> set[tuple[byte
 
 
 @pytest.mark.parametrize("way", ["leaves", "expires", "changes its mind"])
-def test_an_expression_is_resolved_again_for_the_next_member_that_has_it(world, way):
+def test_an_expression_is_resolved_again_for_the_next_member_that_subscribes(world, way):
     world.topics.create("orders", 2)
     assert join(world, "a", "orders.*") == world.topics.partitions("orders")
     if way == "leaves":
@@ -205,7 +205,7 @@ def test_a_classic_group_without_a_leader_sees_added_partitions(world):
     assert again.owned | other.owned == world.topics.partitions("t")
 
 
-def test_partitions_that_were_added_before_the_broker_fell_are_seen_after_it(world):
+def test_partitions_added_before_a_restart_are_assigned_after_the_restart(world):
     members = [IncuriousConsumer(world, "t") for _ in range(2)]
     settle(*members)
     world.topics.grow("t", 8)

@@ -267,7 +267,7 @@ def test_a_fetch_while_loading_is_an_error_and_never_minus_one():
     assert (response.error_code, response.topics) == (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, [])
 
 
-def test_without_the_internal_topic_there_is_no_coordinator():
+def test_requests_without_the_internal_topic_get_not_coordinator():
     harness = GroupHarness()
     harness.log.partitions_count = 0
     (response,) = now(harness.fetch({"t": [0]}))
@@ -354,7 +354,7 @@ def test_an_unreadable_subscription_keeps_all_offsets():
     assert harness.offsets() == {("old", 0): 1}
 
 
-def test_the_offsets_of_a_deleted_topic_go_with_it():
+def test_deleting_a_topic_deletes_its_committed_offsets():
     harness = GroupHarness(partitions=4)
     groups = [f"g{number}" for number in range(8)]
     for group in groups:

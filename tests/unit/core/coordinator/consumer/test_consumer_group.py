@@ -93,7 +93,7 @@ def test_the_session_of_a_silent_member_expires_after_a_restart_too(harness):
     assert harness.group().state is ConsumerGroupState.EMPTY
 
 
-def test_a_restart_moves_nothing(harness):
+def test_a_restart_keeps_every_assignment(harness):
     members = settled(harness, "a", "b")
     before = [(member.epoch, member.owned) for member in members]
     harness.restart()
@@ -301,7 +301,7 @@ def test_range_keeps_partitions_of_one_number_together():
     assert assignment["c"] == [(T1, 3), (T2, 3)]
 
 
-def test_uniform_moves_no_more_than_it_must():
+def test_uniform_moves_the_fewest_partitions():
     held = frozenset((T1, index) for index in range(6))
     members = {"a": Subscriber(frozenset({T1}), held), "b": Subscriber(frozenset({T1}))}
     assignment = OWN_ASSIGNORS["uniform"].assign(members, {T1: 6})
@@ -320,7 +320,7 @@ def test_states_are_stored_under_kafkas_numbers():
     assert numbers == {"STABLE": 0, "UNREVOKED": 1, "UNRELEASED": 2}
 
 
-def test_a_member_of_no_classic_protocol_is_stored_as_kafka_reads_it():
+def test_the_record_of_a_consumer_member_is_readable_by_kafka():
     key, value = encode_consumer_record(MemberRecord("g", "m", MemberMetadata()))
     assert value is not None
     assert value.endswith(b"\x01\x00\x01\x00"), "one tag, number 0, of one byte: null"

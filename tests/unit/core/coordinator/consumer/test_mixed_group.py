@@ -75,7 +75,7 @@ def test_a_classic_member_joins_a_consumer_group(harness, cooperative):
 
 @pytest.mark.parametrize("how", ["leaves", "session"])
 @pytest.mark.parametrize("crash", [False, True])
-def test_the_last_consumer_goes_and_the_group_is_a_classic_one_again(harness, how, crash):
+def test_a_group_becomes_classic_when_its_last_consumer_leaves(harness, how, crash):
     members = classic_group(harness, 2)
     newcomer = Consumer(harness, "new", "t")
     settle(*members, newcomer)

@@ -155,7 +155,7 @@ def log_bytes(harness: TransactionHarness) -> int:
     return sum(len(batch) for _, batch in harness.log.batches[0])
 
 
-def test_ids_and_partitions_take_no_more_memory_than_they_count_for() -> None:
+def test_ids_and_partitions_use_at_most_their_counted_memory() -> None:
     harness = TransactionHarness()
     harness.producer()
     tracemalloc.start()

@@ -48,7 +48,7 @@ def at_epoch(harness: TransactionHarness, epoch: int) -> ProducerIdAndEpoch:
 
 
 @pytest.mark.parametrize("committed", [True, False])
-def test_the_end_raises_the_epoch_and_its_markers_have_it(*, committed: bool) -> None:
+def test_ending_a_transaction_raises_the_epoch_in_its_markers(*, committed: bool) -> None:
     harness = TransactionHarness()
     producer = ongoing(harness)
     after = harness.end_bumping(producer, committed=committed)
@@ -242,7 +242,7 @@ def test_no_producer_receives_the_last_epoch() -> None:
 
 
 @pytest.mark.parametrize("enters", [True, False])
-def test_a_producer_that_aborts_by_asking_for_an_epoch_gets_it(*, enters: bool) -> None:
+def test_a_producer_that_aborts_with_init_producer_id_gets_a_new_epoch(*, enters: bool) -> None:
     harness = TransactionHarness()
     producer = harness.producer()
     (harness.enter if enters else harness.add)(producer, A)

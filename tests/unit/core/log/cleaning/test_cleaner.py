@@ -230,7 +230,7 @@ def test_rounds_remove_expired_records_and_read_segments_of_unknown_expiry() -> 
     assert len(journal.named("expired_records_removed")) == 1
 
 
-def test_a_segment_of_which_little_expires_at_a_time_is_written_anew_ever_more_seldom() -> None:
+def test_gradual_expiry_rewrites_a_segment_at_growing_intervals() -> None:
     files, journal = CrashFileSystem(), RecordingJournal()
     manager = LogManager.open(files, cluster_id="c", node_id=1, journal=journal)
     cleaner = LogCleaner(manager, files, journal)

@@ -127,7 +127,7 @@ def test_compaction_writes_no_file_for_an_unchanged_segment(tmp_path) -> None:
     assert not list(tmp_path.rglob("*.cleaned"))
 
 
-def test_records_without_a_key_go(files) -> None:
+def test_compaction_deletes_records_without_a_key(files) -> None:
     log = open_log(files, config(compacts=False))
     put(log, (None, b"1"), (b"a", b"1"), (None, b"2"))
     roll(log)
@@ -164,7 +164,7 @@ def test_long_keys_that_share_a_beginning_are_distinguished(files, log) -> None:
 # Tombstones
 
 
-def test_a_tombstone_stays_for_the_time_after_the_first_round_that_found_it(files, log) -> None:
+def test_a_tombstone_is_kept_for_the_delete_retention_after_its_first_round(files, log) -> None:
     put(log, (b"a", b"1"), timestamp=NOW_MS - 10 * DAY_MS)
     put(log, (b"a", None), (b"b", b"1"), timestamp=NOW_MS - 9 * DAY_MS)
     roll(log)
@@ -310,7 +310,7 @@ def test_a_share_of_dirty_bytes_has_to_be_exceeded(files) -> None:
     assert plan.end_offset == 4
 
 
-def test_young_records_wait_and_all_that_follow_them(files) -> None:
+def test_compaction_stops_at_the_first_young_record(files) -> None:
     log = open_log(files, config(min_compaction_lag_ms=1000))
     for age in (5000, 500, 5000):
         put(log, (b"a", b"v"), timestamp=NOW_MS - age)
@@ -324,7 +324,7 @@ def test_young_records_wait_and_all_that_follow_them(files) -> None:
     assert later.end_offset == 3
 
 
-def test_old_dirty_records_are_compacted_whatever_their_share(files) -> None:
+def test_old_dirty_records_are_compacted_below_the_minimum_ratio(files) -> None:
     log = open_log(files, config(min_cleanable_dirty_ratio=0.9, max_compaction_lag_ms=1000))
     put(log, (b"a", b"v" * 500), timestamp=NOW_MS)
     roll(log)

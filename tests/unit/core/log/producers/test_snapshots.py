@@ -18,7 +18,7 @@ def names(files: MemoryFileSystem, suffix: str) -> list[str]:
     return [name for name in files.list(DIRECTORY) if name.endswith(suffix)]
 
 
-def test_cutting_a_torn_tail_keeps_the_snapshots_below_it() -> None:
+def test_truncating_a_torn_tail_keeps_earlier_snapshots() -> None:
     files = MemoryFileSystem()
     log = open_log(files, CONFIG)
     for sequence in range(10):

@@ -58,7 +58,7 @@ def test_a_marker_has_the_bytes_of_kafkas() -> None:
     assert read_marker(aborts) == Marker(7, 3, 9, committed=False)
 
 
-def test_a_marker_counts_when_the_high_watermark_has_passed_it() -> None:
+def test_a_marker_takes_effect_below_the_high_watermark() -> None:
     log = open_log(MemoryFileSystem())
     log.append(batch_of(), leader_epoch=0, now_ms=NOW_MS)
     begin(log, 1)
@@ -69,7 +69,7 @@ def test_a_marker_counts_when_the_high_watermark_has_passed_it() -> None:
     assert log.last_stable_offset == 3
 
 
-def test_the_first_open_transaction_holds_up_readers_however_many_end_after_it() -> None:
+def test_the_first_open_transaction_holds_the_last_stable_offset() -> None:
     log = open_log(MemoryFileSystem())
     for producer_id in (1, 2, 3):
         begin(log, producer_id)
@@ -91,7 +91,7 @@ def refused(code: ErrorCode, log: PartitionLog, marker: Marker) -> None:
     assert log.log_end_offset == end_offset
 
 
-def test_markers_of_older_epochs_end_nothing() -> None:
+def test_a_marker_of_an_older_epoch_is_refused() -> None:
     log = open_log(MemoryFileSystem())
     end(log, 1, committed=True, epoch=4, coordinator=6)
     begun = transactional((b"k", b"v"), producer_id=1, epoch=4)
@@ -218,7 +218,7 @@ def test_b13_an_aborted_transaction_over_three_segments_is_known_after_a_start(
     assert len(paths(files, ".txnindex")) == 2  # of the segment with the marker, and all after it
 
 
-def test_the_index_goes_with_its_segment() -> None:
+def test_deleting_a_segment_deletes_its_transaction_index() -> None:
     files = MemoryFileSystem()
     log = reopen(files, long_abort(files), clean=True)
     assert paths(files, ".txnindex")

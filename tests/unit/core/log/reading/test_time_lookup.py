@@ -152,7 +152,7 @@ def test_the_log_may_change_between_two_steps(
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_any_log_is_searched_as_by_reading_all_of_it(
+def test_a_time_lookup_equals_a_scan_of_the_whole_log(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choice = random.Random(seed)

@@ -112,7 +112,7 @@ def test_files_stay_below_the_bound_and_all_can_be_written_and_read(files: Count
     assert len(journal.named("open_segments_limited")) == 1
 
 
-def test_below_the_bound_nothing_closes(files: CountingFiles) -> None:
+def test_no_segment_file_is_closed_below_the_bound(files: CountingFiles) -> None:
     manager, journal = manager_of(files, count=10, limit=100)
     write_all(manager, 2)
     assert files.opened == 10
