@@ -22,18 +22,29 @@ class Outcome:
     """The results and durations of a run of the demo. All `results` were compared with the input."""
 
     bootstrap: str
+    """The address of the broker."""
     own_broker: bool
+    """Whether the demo has started the broker."""
     output: Path
+    """The directory of the demo."""
     topics: Topics
     first_ms: int
+    """The timestamp of the first flight, in milliseconds since 1970."""
     last_ms: int
+    """The timestamp of the last flight, in milliseconds since 1970."""
     expected: Expected
+    """The results computed without Spark."""
     results: Results
+    """The results of the pipeline."""
     airlines: Mapping[str, str]
+    """The names of the airlines, by carrier code."""
     produced: Produced
     spark_start_seconds: float
+    """The time that Spark took to start, in seconds."""
     runs: tuple[Run, ...]
+    """The runs of the query."""
     seconds: float
+    """The duration of the demo, in seconds."""
 
     @property
     def pipeline_seconds(self) -> float:

@@ -72,7 +72,7 @@ class RecordSource(Protocol):
         """Return the position of each assigned partition: one past the last returned record. None if not known yet."""
 
     def valid(self, topic_partition: TopicPartition) -> bool:
-        """Whether a partition belongs to this member at this moment, so that its records may be handled."""
+        """Return whether a partition belongs to this member at this moment, so that its records may be handled."""
 
     def epoch(self, topic_partition: TopicPartition) -> int:
         """Return a number that grows whenever the partition gets another owner."""
@@ -91,7 +91,7 @@ class RecordSource(Protocol):
         """Return why this member cannot read its partitions at present; None if no problem is known."""
 
     async def caught_up(self) -> bool:
-        """Whether every record that exists now was returned. Only tests call this."""
+        """Return whether every record that exists now was returned. `Worker.idle` calls this, for tests."""
 
     async def leave(self, timeout_s: float) -> None:
         """Release all partitions through the listener, leave the group, and close."""

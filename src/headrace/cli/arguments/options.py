@@ -20,13 +20,23 @@ def _note_width(ctx: click.Context, _parameter: click.Parameter, wide: bool) -> 
     ctx.meta[WIDE] = wide
 
 
-def format_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options for the output format."""
+TABLE_OR_JSON: Final = "The output format: a table for people, JSON for programs."
+LINES_OR_JSON: Final = "The output format: `table` stands for lines as described above, `json` for one JSON object per line."
+
+
+def format_option(command: Callable[..., Any], meaning: str = TABLE_OR_JSON) -> Callable[..., Any]:
+    """Add the options for the output format.
+
+    Args:
+        command: The command.
+        meaning: The help text of --format. A command that prints no table accepts --wide, but its help omits it.
+    """
     wide = click.option(
         "--wide",
         is_flag=True,
         expose_value=False,
         callback=_note_width,
+        hidden=meaning != TABLE_OR_JSON,
         help="Do not cut tables to the width of the terminal.",
     )
     output_format = click.option(
@@ -35,7 +45,7 @@ def format_option(command: Callable[..., Any]) -> Callable[..., Any]:
         type=click.Choice(["table", "json"]),
         default="table",
         show_default=True,
-        help="The output format: a table for people, JSON for programs.",
+        help=meaning,
     )
     return output_format(wide(command))
 
@@ -72,23 +82,25 @@ _OPTIONS: Final = (
         metavar="FILE",
         help="A file of client properties, e.g. security.protocol, as for Kafka's own tools.",
     ),
-    format_option,
-    click.option(
-        "-X",
-        "properties",
-        multiple=True,
-        metavar="KEY=VALUE",
-        help="A client property by its Kafka name, e.g. -X request.timeout.ms=5000. Overrides the file; repeatable.",
-    ),
+)
+_PROPERTY: Final = click.option(
+    "-X",
+    "properties",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A client property by its Kafka name, e.g. -X request.timeout.ms=5000. Overrides the file; repeatable.",
 )
 
 
-def client_options(command: Callable[..., Any], role: str = "client") -> Callable[..., Any]:
+def client_options(
+    command: Callable[..., Any], role: str = "client", *, formats: str = TABLE_OR_JSON
+) -> Callable[..., Any]:
     """Add the options of every client, and handle errors; the command gets `bootstrap`, `as_json`, `properties`.
 
     Args:
         command: The command.
         role: The role whose properties a file may contain: "client", "producer" or "consumer".
+        formats: The help text of --format.
     """
 
     @functools.wraps(command)
@@ -102,7 +114,7 @@ def client_options(command: Callable[..., Any], role: str = "client") -> Callabl
         )
 
     with_options: Callable[..., Any] = run
-    for add in reversed(_OPTIONS):
+    for add in reversed((*_OPTIONS, functools.partial(format_option, meaning=formats), _PROPERTY)):
         with_options = add(with_options)
     return with_options
 

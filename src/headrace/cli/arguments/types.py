@@ -26,7 +26,7 @@ class SizeType(click.ParamType):  # type: ignore[type-arg]  # generic in the new
 class DurationType(click.ParamType):  # type: ignore[type-arg]  # generic in the newest versions only
     """A duration in milliseconds, such as 7d."""
 
-    name = "TIME"
+    name = "DURATION"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Return the duration in milliseconds."""

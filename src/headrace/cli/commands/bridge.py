@@ -45,7 +45,7 @@ class _Bridge(Protocol):
     "--start",
     default="TRIM_HORIZON",
     show_default=True,
-    metavar="WHERE",
+    metavar="POSITION",
     help="Where a new bridge begins: TRIM_HORIZON, LATEST, or from a stream AT_TIMESTAMP:<ms>.",
 )
 @click.option(
@@ -100,7 +100,7 @@ def bridge(
     """Copy a Kinesis stream into a topic, exactly once, or a topic into a stream, at least once.
 
     FROM and TO are a topic and kinesis://STREAM[?region=..&endpoint_url=..&profile=..]; an ARN may stand for the
-    stream. A bridge continues at its position, however it ended. SIGTERM and Ctrl-C end it in order.
+    stream. A bridge continues at its position, however it ended. SIGTERM and Ctrl-C stop it cleanly.
 
     Exit codes: 0 stopped by a signal, or everything copied with --once; 1 the bridge failed; 2 wrong usage or
     configuration; 130 interrupted twice.

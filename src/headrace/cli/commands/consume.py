@@ -13,7 +13,7 @@ import click
 
 from headrace.cli.arguments.completion import complete_groups, complete_topics
 from headrace.cli.arguments.connection import check_reachable
-from headrace.cli.arguments.options import client_options, preformatted
+from headrace.cli.arguments.options import LINES_OR_JSON, client_options, preformatted
 from headrace.cli.command_group import argument, command
 from headrace.cli.commands.consume_last import last_records
 from headrace.cli.output.printing import (
@@ -99,7 +99,7 @@ Examples:   headrace consume orders --from start -f '%t[%p]@%o %k %v\n'
 )
 @click.option("-f", "--template", help="The format of a record; see below.")
 @click.option("-q", "--quiet", is_flag=True, help="Do not show progress on the terminal.")
-@functools.partial(client_options, role="consumer")
+@functools.partial(client_options, role="consumer", formats=LINES_OR_JSON)
 def consume(
     topics: tuple[str, ...],
     bootstrap: str,

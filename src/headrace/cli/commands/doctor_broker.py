@@ -18,7 +18,7 @@ from headrace.storage.permissions import exposure
 
 @dataclass
 class _Warnings:
-    """A journal that collects warnings as findings of a check."""
+    """A journal that collects warnings and errors as faults of a check. Ignored settings are no faults."""
 
     check: str
     found: list[Finding]
@@ -27,12 +27,12 @@ class _Warnings:
         """Ignore events that are no warnings."""
 
     def warning(self, event: str, **fields: object) -> None:
-        """Add a warning to the findings."""
+        """Add a fault to the findings, except for `config_ignored`, which needs no action."""
         remedy = fields.pop("remedy", None)
         said = ", ".join(f"{name} {value}" for name, value in fields.items())
         text = f"{event.replace('_', ' ')} ({said})"
         if event == "config_ignored":
-            return  # it needs no action
+            return
         self.found.append(Finding(self.check, "fault", text, str(remedy) if remedy else None))
 
     def error(self, event: str, **fields: object) -> None:

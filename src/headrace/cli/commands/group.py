@@ -17,7 +17,7 @@ from headrace.cli.commands import (
     group_offsets,
     group_stop,
 )
-from headrace.cli.output.internal import is_own_group, tell_of_hidden
+from headrace.cli.output.internal import is_own_group, report_hidden
 from headrace.cli.output.printing import fail, print_facts, print_json, print_table, say
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def list_groups(
         return
     rows = [(listing.group_id, listing.state, listing.coordinator) for listing in listings]
     print_table(("GROUP", "STATE", "COORDINATOR"), rows)
-    tell_of_hidden(len(known) - len(listings), "group")
+    report_hidden(len(known) - len(listings), "group")
 
 
 @group.command("describe")

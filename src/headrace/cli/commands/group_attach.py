@@ -203,7 +203,8 @@ def remove_member(
 ) -> None:
     """Remove members from a group, by member id or group.instance.id. Other members take over their partitions.
 
-    A running member joins again; `stop-member` prevents that. Prints one row per member; exit code 1 if one is missing.
+    A running member joins again; `stop-member` prevents that. Asks for confirmation; without a terminal, --yes is
+    required. Prints one row per member; exit code 1 if one is missing.
     """
     from headrace.clients.flows.groups import remove_member as flow
     from headrace.errors import ApiError

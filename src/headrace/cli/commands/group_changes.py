@@ -40,7 +40,7 @@ def delete(
 ) -> None:
     """Delete groups without members, and their committed offsets.
 
-    Prints one row per group; exit code 1 if one could not be deleted.
+    Asks for confirmation; without a terminal, --yes is required. Prints one row per group; exit code 1 if one could not be deleted.
     """
     from headrace.clients.flows import alter as flows
 
@@ -75,7 +75,8 @@ def delete_offsets(
 ) -> None:
     """Delete committed offsets of a group for topics that its members are not subscribed to.
 
-    Prints one row per partition; exit code 1 if an offset could not be deleted.
+    Asks for confirmation; without a terminal, --yes is required. Prints one row per partition; exit code 1 if an
+    offset could not be deleted.
     """
     from headrace.clients.flows import alter as flows
     from headrace.types import TopicPartition

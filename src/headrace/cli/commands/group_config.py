@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "-d",
+    "--unset",
     "--delete",
     "deleted",
     multiple=True,
@@ -46,7 +47,7 @@ def config(
 ) -> None:
     """Show or change the configs of a group: its timeouts, and on Headrace also its attached topics.
 
-    Shows each effective value, its source, and the values that it overrides. With --set or --delete prints the outcome;
+    Shows each effective value, its source, and the values that it overrides. With --set or --unset prints the outcome;
     exit code 1 if the broker refused the change, and then nothing has changed.
     """
     given = plain_numbers(assignments(options["settings"], "--set"))

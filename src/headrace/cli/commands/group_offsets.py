@@ -13,7 +13,7 @@ from headrace.cli.arguments.completion import complete_groups, complete_topics
 from headrace.cli.arguments.connection import open_client
 from headrace.cli.arguments.options import client_options, preformatted
 from headrace.cli.command_group import argument, command
-from headrace.cli.output.internal import is_own_group, tell_of_hidden
+from headrace.cli.output.internal import is_own_group, report_hidden
 from headrace.cli.output.printing import confirm, fail, print_json, print_table
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ N                  offset N
 
 @command("reset", epilog=f"Values of --to, limited to the records in the log:\n\n{RESET_HELP}")
 @argument("name", "The name of the group.", metavar="GROUP", shell_complete=complete_groups)
-@click.option("--to", metavar="PLACE", help="The new position; see below.")
+@click.option("--to", metavar="POSITION", help="The new position; see below.")
 @click.option(
     "--from-file",
     type=click.File(),
@@ -300,7 +300,7 @@ def _rows_of(
         # Share groups and others have no committed offsets of this kind.
         with contextlib.suppress(ApiError):
             rows += _lag_rows(client, name, before)
-    tell_of_hidden(len(known) - len(shown), "group")
+    report_hidden(len(known) - len(shown), "group")
     return rows
 
 

@@ -11,7 +11,7 @@ import click
 from headrace.cli.command_group import CommandGroup, argument
 from headrace.cli.commands import kinesis_import, kinesis_reset
 from headrace.cli.commands.kinesis_shared import (
-    Place,
+    KinesisAccess,
     finished,
     group_streams,
     is_stream_of_leases,
@@ -40,9 +40,9 @@ kinesis.add_command(kinesis_import.import_kcl)
 
 @kinesis.command("groups")
 @kinesis_options
-def groups(place: Place, *, as_json: bool) -> None:
+def groups(access: KinesisAccess, *, as_json: bool) -> None:
     """List groups, their streams, and how many shards have an owner."""
-    rows = finished(_groups(place))
+    rows = finished(_groups(access))
     if as_json:
         print_json(rows)
         return
@@ -50,9 +50,9 @@ def groups(place: Place, *, as_json: bool) -> None:
     print_table(columns, [list(row.values()) for row in rows])
 
 
-async def _groups(place: Place) -> list[dict[str, Any]]:
+async def _groups(access: KinesisAccess) -> list[dict[str, Any]]:
     rows = []
-    async with place.store() as store:
+    async with access.store() as store:
         for group, stream in await store.streams():
             leases = await store.leases(group, stream)
             owners = [lease.owner for lease in leases if lease.owner is not None]
@@ -82,14 +82,14 @@ async def _groups(place: Place) -> list[dict[str, Any]]:
     help="Watch for this time which owners renew their leases; the others are reported as silent.",
 )
 @kinesis_options
-def describe(place: Place, *, as_json: bool, group: str, **options: Any) -> None:
+def describe(access: KinesisAccess, *, as_json: bool, group: str, **options: Any) -> None:
     """Describe a group: for each shard its owner, its checkpoint, and the age of its oldest unread record.
 
     The lag needs one of the five reads per second that a shard allows. States: owned; silent, with --watch; free;
     waits, until its parent shards are read; ended, read to its end. An owner is shown by its name, or by its whole
     member id if several owners have one name. Exit code 1 if there is no such group.
     """
-    documents = finished(_describe(place, group, options))
+    documents = finished(_describe(access, group, options))
     if as_json:
         print_json(documents)
         return
@@ -99,18 +99,20 @@ def describe(place: Place, *, as_json: bool, group: str, **options: Any) -> None
         _print_document(document)
 
 
-async def _describe(place: Place, group: str, options: dict[str, Any]) -> list[dict[str, Any]]:
+async def _describe(
+    access: KinesisAccess, group: str, options: dict[str, Any]
+) -> list[dict[str, Any]]:
     from headrace.core.lease.names import shown
     from headrace.kinesis.leases.administration import watched
 
     wait_ms = round(options["watch_s"] * 1000)
     documents = []
-    async with place.store() as store:
+    async with access.store() as store:
         for stream in await group_streams(store, group, options["stream"]):
             watch = await watched(store, group, stream, wait_ms=wait_ms)
             lags: list[int | None] = [None] * len(watch.leases)
             if not options["no_lag"]:
-                lags = await _lags(place, stream, watch.leases)
+                lags = await _lags(access, stream, watch.leases)
             ended = {lease.key.shard for lease in watch.leases if lease.checkpoint.is_end}
             there = {lease.key.shard for lease in watch.leases}
             members = {lease.owner for lease in watch.leases} | {
@@ -158,13 +160,13 @@ def _row(lease: Lease, state: str, lag_ms: int | None, names: Mapping[str, str])
     }
 
 
-async def _lags(place: Place, stream: str, leases: Sequence[Lease]) -> list[int | None]:
+async def _lags(access: KinesisAccess, stream: str, leases: Sequence[Lease]) -> list[int | None]:
     from headrace.errors import StreamNotFoundError
     from headrace.kinesis.reading.lag import lag_ms
     from headrace.kinesis.reading.shards import StreamShards
 
     name, few = name_of(stream), asyncio.Semaphore(_AT_ONCE)
-    async with place.client() as client:
+    async with access.client() as client:
         try:
             current = await is_stream_of_leases(StreamShards(client, name), stream)
         except StreamNotFoundError as error:

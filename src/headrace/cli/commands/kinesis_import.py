@@ -9,9 +9,9 @@ import click
 
 from headrace.cli.command_group import argument, command
 from headrace.cli.commands.kinesis_shared import (
-    Place,
+    KinesisAccess,
     check_answerable,
-    check_nobody_lives,
+    check_no_active_members,
     confirmed,
     described,
     finished,
@@ -53,7 +53,7 @@ _TIMEOUT_MS: Final = 30_000
 @click.option("--dry-run", is_flag=True, help="Show what would be written; write nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @kinesis_options
-def import_kcl(place: Place, *, as_json: bool, **options: Any) -> None:
+def import_kcl(access: KinesisAccess, *, as_json: bool, **options: Any) -> None:
     """Let a group continue where an application of the Kinesis Client Library (1 to 3) stopped.
 
     TABLE is the lease table of the application, which has the application's name; dynamodb://TABLE?region=.. if it is
@@ -62,7 +62,7 @@ def import_kcl(place: Place, *, as_json: bool, **options: Any) -> None:
     """
     check_answerable(yes=options["yes"], dry_run=options["dry_run"])
     at_ms = _time(options["at_timestamp"])
-    finished(_import(place, at_ms, options, as_json=as_json))
+    finished(_import(access, at_ms, options, as_json=as_json))
 
 
 def _time(text: str | None) -> int | None:
@@ -75,14 +75,14 @@ def _time(text: str | None) -> int | None:
 
 
 async def _import(
-    place: Place, at_ms: int | None, options: dict[str, Any], *, as_json: bool
+    access: KinesisAccess, at_ms: int | None, options: dict[str, Any], *, as_json: bool
 ) -> None:
     from headrace.kinesis.leases.administration import apply
     from headrace.kinesis.leases.kcl import converted
 
     group, dry_run = options["group"], options["dry_run"]
-    description, listed = await _stream(place, options["stream"])
-    of_kcl = await _stopped(place, description, options)
+    description, listed = await _stream(access, options["stream"])
+    of_kcl = await _stopped(access, description, options)
     leases = converted(
         group, description.stream, of_kcl, listed, now_ms=now_ms(), at_timestamp_ms=at_ms
     )
@@ -90,7 +90,7 @@ async def _import(
     if not as_json:
         print_table(("SHARD", "CHECKPOINT", "POSITION"), [list(row.values()) for row in rows])
     if not dry_run:
-        async with place.store(create=True) as store:
+        async with access.store(create=True) as store:
             watch = await _untouched(store, description.stream, options)
             confirmed(f"Set the checkpoints of {group}?", yes=options["yes"])
             failed = await apply(store, _moves(leases, watch))
@@ -103,16 +103,16 @@ async def _import(
         print_json(rows)
 
 
-async def _stream(place: Place, stream: str) -> tuple[StreamDescription, list[ShardInfo]]:
+async def _stream(access: KinesisAccess, stream: str) -> tuple[StreamDescription, list[ShardInfo]]:
     from headrace.kinesis.reading.shards import StreamShards
 
-    async with place.client() as client:
+    async with access.client() as client:
         shards = StreamShards(client, stream)
         return await described(shards), await shards.list_shards()
 
 
 async def _stopped(
-    place: Place, description: StreamDescription, options: dict[str, Any]
+    access: KinesisAccess, description: StreamDescription, options: dict[str, Any]
 ) -> list[KclLease]:
     """Return the library's leases of the stream, after checking that its application has stopped."""
     from headrace.kinesis.client.opening import open_client
@@ -120,7 +120,7 @@ async def _stopped(
     from headrace.kinesis.leases.kcl import of_stream, read_table, renewed
     from headrace.kinesis.leases.opening import table_place
 
-    table, aws, _ = table_place(options["table"], place.aws)
+    table, aws, _ = table_place(options["table"], access.aws)
     async with open_client(aws, "dynamodb") as client:
         calls = DynamoCalls(client, table, timeout_ms=_TIMEOUT_MS)
         first = leases = await read_table(calls)
@@ -155,7 +155,7 @@ async def _untouched(store: LeaseStore, stream: str, options: dict[str, Any]) ->
         )
     wait_ms = round(options["wait_s"] * 1000)
     watch = await watched(store, group, stream, wait_ms=wait_ms, until_one=True)
-    check_nobody_lives(group, watch, "import")
+    check_no_active_members(group, watch, "import")
     return watch
 
 

@@ -10,9 +10,9 @@ import click
 from headrace.cli.arguments.options import preformatted
 from headrace.cli.command_group import argument, command
 from headrace.cli.commands.kinesis_shared import (
-    Place,
+    KinesisAccess,
     check_answerable,
-    check_nobody_lives,
+    check_no_active_members,
     confirmed,
     finished,
     group_streams,
@@ -44,7 +44,7 @@ NUMBER         after the record with this sequence number; with one --shard
 
 @command("reset", epilog=f"Values of --to:\n\n{_PLACES}")
 @argument("group", "The name of the group.", metavar="GROUP")
-@click.option("--to", required=True, metavar="PLACE", help="The new position; see below.")
+@click.option("--to", required=True, metavar="POSITION", help="The new position; see below.")
 @stream_option
 @click.option(
     "--shard",
@@ -57,7 +57,7 @@ NUMBER         after the record with this sequence number; with one --shard
 @click.option("--dry-run", is_flag=True, help="Show what would be written; write nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @kinesis_options
-def reset(place: Place, *, as_json: bool, **options: Any) -> None:
+def reset(access: KinesisAccess, *, as_json: bool, **options: Any) -> None:
     """Set the checkpoints of a group without members.
 
     Shows the old and new checkpoint of each shard and asks for confirmation; without a terminal, --yes or --dry-run is
@@ -66,7 +66,7 @@ def reset(place: Place, *, as_json: bool, **options: Any) -> None:
     """
     checkpoint = _checkpoint(options["to"], options["shards"])
     check_answerable(yes=options["yes"], dry_run=options["dry_run"])
-    finished(_reset(place, checkpoint, options, as_json=as_json))
+    finished(_reset(access, checkpoint, options, as_json=as_json))
 
 
 def _checkpoint(text: str, shards: Sequence[str]) -> Checkpoint:
@@ -91,12 +91,14 @@ def _checkpoint(text: str, shards: Sequence[str]) -> Checkpoint:
     return parse_checkpoint(text)
 
 
-async def _reset(place: Place, to: Checkpoint, options: dict[str, Any], *, as_json: bool) -> None:
+async def _reset(
+    access: KinesisAccess, to: Checkpoint, options: dict[str, Any], *, as_json: bool
+) -> None:
     from headrace.kinesis.leases.administration import apply, watched
 
     group, dry_run = options["group"], options["dry_run"]
     wait_ms = 0 if dry_run else round(options["wait_s"] * 1000)
-    async with place.store() as store:
+    async with access.store() as store:
         streams = await group_streams(store, group, options["stream"])
         if len(streams) > 1:
             fail(
@@ -104,8 +106,8 @@ async def _reset(place: Place, to: Checkpoint, options: dict[str, Any], *, as_js
             )
         (stream,) = streams
         watch = await watched(store, group, stream, wait_ms=wait_ms, until_one=True)
-        check_nobody_lives(group, watch, "reset it")
-        moves = await _moves(place, stream, watch.leases, to, options)
+        check_no_active_members(group, watch, "reset it")
+        moves = await _moves(access, stream, watch.leases, to, options)
         rows = [
             {
                 "shard": move.key.shard,
@@ -129,13 +131,17 @@ async def _reset(place: Place, to: Checkpoint, options: dict[str, Any], *, as_js
 
 
 async def _moves(
-    place: Place, stream: str, leases: Sequence[Lease], to: Checkpoint, options: dict[str, Any]
+    access: KinesisAccess,
+    stream: str,
+    leases: Sequence[Lease],
+    to: Checkpoint,
+    options: dict[str, Any],
 ) -> list[Move]:
     from headrace.kinesis.leases.administration import moves
     from headrace.kinesis.reading.shards import StreamShards
 
     name = name_of(stream)
-    async with place.client() as client:
+    async with access.client() as client:
         shards = StreamShards(client, name)
         if not await is_stream_of_leases(shards, stream):
             fail(

@@ -74,7 +74,7 @@ stream_option = click.option(
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class KinesisAccess:
     """The AWS region, endpoint and profile of the streams, and the lease store."""
 
     aws: AwsSettings
@@ -102,7 +102,7 @@ class Place:
 
 
 def kinesis_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the shared options, and handle errors; the command gets `place` and `as_json`."""
+    """Add the shared options, and handle errors; the command gets `access` and `as_json`."""
 
     @functools.wraps(command)
     @guarded
@@ -121,7 +121,9 @@ def kinesis_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 f"--leases {leases}: other processes cannot see leases in memory: name a table or a file"
             )
         aws = AwsSettings(region=region, endpoint_url=endpoint_url, profile=profile)
-        return command(place=Place(aws, leases), as_json=output_format == "json", **options)
+        return command(
+            access=KinesisAccess(aws, leases), as_json=output_format == "json", **options
+        )
 
     with_options: Callable[..., Any] = run
     for add in reversed(_OPTIONS):
@@ -183,7 +185,7 @@ async def described(shards: StreamShards) -> StreamDescription:
     return await shards.describe(within_ms=0, answer_within_ms=FIRST_CONTACT_MS)
 
 
-def check_nobody_lives(group: str, watch: Watched, doing: str) -> None:
+def check_no_active_members(group: str, watch: Watched, doing: str) -> None:
     """Exit with code 1 if the group has active members."""
     if watch.alive:
         from headrace.core.lease.names import shown

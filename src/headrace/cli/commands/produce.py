@@ -16,7 +16,7 @@ from click.core import ParameterSource
 
 from headrace.cli.arguments.completion import complete_topics
 from headrace.cli.arguments.connection import check_reachable
-from headrace.cli.arguments.options import client_options, preformatted
+from headrace.cli.arguments.options import LINES_OR_JSON, client_options, preformatted
 from headrace.cli.command_group import argument, command
 from headrace.cli.commands.produce_partitioner import chosen_partitioner
 from headrace.cli.output.printing import fail, is_terminal, say
@@ -139,7 +139,7 @@ Examples:   echo '{"id":1}' | headrace produce orders -k alice
     is_flag=True,
     help="Do not print the offset of each record, nor progress.",
 )
-@partial(client_options, role="producer")
+@partial(client_options, role="producer", formats=LINES_OR_JSON)
 def produce(
     topic: str | None, bootstrap: str, properties: dict[str, Any], *, as_json: bool, **options: Any
 ) -> None:

@@ -222,7 +222,7 @@ class _Reloader:
         return None
 
     def _stop(self, number: int, _frame: object) -> None:
-        """Stop the child in order; pass a second signal on to it."""
+        """Stop the child cleanly. Pass a second signal on to it."""
         if self._stopped.is_set() and self._child is not None and self._child.poll() is None:
             self._child.send_signal(number)
         self._stopped.set()

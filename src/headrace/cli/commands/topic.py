@@ -14,7 +14,7 @@ from headrace.cli.command_group import CommandGroup, argument
 from headrace.cli.commands import topic_changes
 from headrace.cli.commands.topic_groups import topic_groups
 from headrace.cli.output.configs import config_document, look_at_strategies, print_configs
-from headrace.cli.output.internal import is_internal_topic, tell_of_hidden
+from headrace.cli.output.internal import is_internal_topic, report_hidden
 from headrace.cli.output.outcomes import print_outcomes
 from headrace.cli.output.printing import confirm, fail, print_facts, print_json, print_table, say
 from headrace.config.units import plain_numbers
@@ -139,7 +139,7 @@ def delete(
     "-i",
     "--internal",
     is_flag=True,
-    help="Also list the topics of brokers, bridges and Spark sinks.",
+    help="Also list internal topics: of brokers, bridges, Spark sinks, and the keys of workers (headrace-seen.*).",
 )
 @client_options
 def list_topics(
@@ -165,7 +165,7 @@ def list_topics(
         return
     rows = [(entry.name, len(entry.partitions), _replicas(entry)) for entry in topics]
     print_table(("TOPIC", "PARTITIONS", "REPLICAS"), rows)
-    tell_of_hidden(len(known) - len(shown), "topic")
+    report_hidden(len(known) - len(shown), "topic")
 
 
 def _replicas(topic: TopicMetadata) -> int:

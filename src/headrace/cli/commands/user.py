@@ -267,7 +267,8 @@ def delete(
 ) -> None:
     """Delete users, so that they can no longer authenticate. Their ACLs stay; `headrace acl delete` deletes them.
 
-    Prints one row per user; exit code 1 if one could not be deleted.
+    Asks for confirmation; without a terminal, --yes is required. Prints one row per user; exit code 1 if one could not
+    be deleted.
     """
     if not yes:
         if not sys.stdin.isatty():

@@ -31,7 +31,7 @@ def is_own_group(name: str) -> bool:
     return name == _REDRIVE or (name.startswith("headrace-spark-") and name.endswith("-claim"))
 
 
-def tell_of_hidden(count: int, what: str) -> None:
+def report_hidden(count: int, what: str) -> None:
     """Print on a terminal how many entries a list hides.
 
     Args:
