@@ -21,7 +21,10 @@ def _note_width(ctx: click.Context, _parameter: click.Parameter, wide: bool) -> 
 
 
 TABLE_OR_JSON: Final = "The output format: a table for people, JSON for programs."
-LINES_OR_JSON: Final = "The output format: `table` stands for lines as described above, `json` for one JSON object per line."
+LINES_OR_JSON: Final = (
+    "The output format: `table` stands for lines as described above, `json` for one JSON "
+    "object per line."
+)
 
 
 def format_option(command: Callable[..., Any], meaning: str = TABLE_OR_JSON) -> Callable[..., Any]:

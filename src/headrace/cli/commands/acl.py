@@ -96,8 +96,8 @@ def _refused(error: ApiError) -> NoReturn:
 def acl() -> None:
     """Create, list and delete access control entries, on Headrace or any Kafka.
 
-    With an authorizer the broker denies every operation that no entry allows. Entries that deny take precedence over entries that
-    allow. Super users may do everything.
+    With an authorizer the broker denies every operation that no entry allows. Entries that deny take precedence over
+    entries that allow. Super users may do everything.
     """
 
 

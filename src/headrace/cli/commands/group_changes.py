@@ -40,7 +40,8 @@ def delete(
 ) -> None:
     """Delete groups without members, and their committed offsets.
 
-    Asks for confirmation; without a terminal, --yes is required. Prints one row per group; exit code 1 if one could not be deleted.
+    Asks for confirmation; without a terminal, --yes is required. Prints one row per group; exit code 1 if one could not
+    be deleted.
     """
     from headrace.clients.flows import alter as flows
 
