@@ -376,4 +376,4 @@ def test_delayed_records_come_once_and_in_time_over_kills(tmp_path: Path) -> Non
     finally:
         run.server.kill()
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text("\n".join([f"{RECORDS} delayed records", *run.lines, ""]))
+    RESULTS.write_text("\n".join([f"{RECORDS} scheduled records", *run.lines, ""]))
