@@ -160,7 +160,7 @@ def test_a9_partitions_move_when_a_consumer_joins_or_leaves(place, name) -> None
 
 
 @pytest.mark.usefixtures("protocol")
-def test_a10_a_dead_consumers_partitions_go_to_those_alive(place, name) -> None:
+def test_a10_live_members_take_over_the_partitions_of_a_dead_consumer(place, name) -> None:
     topic = place.topic(name, 6)
     options = {"session_timeout_ms": 2_000, "heartbeat_interval_ms": 200, "assignor": "equal"}
     members = [Member(place, name, [topic], **options) for _ in range(3)]
@@ -202,7 +202,7 @@ def test_a11_a_worker_with_default_settings_reads_added_partitions_within_second
 
 
 @pytest.mark.usefixtures("protocol")
-def test_a12_processed_records_do_not_come_again_after_a_graceful_rebalance(place, name) -> None:
+def test_a12_processed_records_are_not_read_again_after_a_graceful_rebalance(place, name) -> None:
     topic = place.topic(name, 4)
     place.fill(topic, range(40), partitions=4)
     first = Member(place, name, [topic], max_poll_records=3)
@@ -215,7 +215,7 @@ def test_a12_processed_records_do_not_come_again_after_a_graceful_rebalance(plac
 
 
 @pytest.mark.usefixtures("protocol")
-def test_a12_committed_records_do_not_come_again_after_a_crash(place, name) -> None:
+def test_a12_committed_records_are_not_read_again_after_a_crash(place, name) -> None:
     topic = place.topic(name, 1)
     place.fill(topic, range(20))
     options = {

@@ -75,7 +75,7 @@ def members(admin: headrace.Admin, group: str) -> list[str]:
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_a17_a_foreign_member_is_removed_by_force_and_the_result_says_so(
+def test_a17_a_foreign_member_is_removed_with_the_result_removed(
     served: str, name: str, library: str
 ) -> None:
     place = Place("tcp", served)

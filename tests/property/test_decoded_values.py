@@ -94,7 +94,7 @@ def wanted(value: dict[str, Any]) -> dict[str, Any]:
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.one_of(OBJECT, st.none(), BAD), max_size=8))
-def test_json_values_among_bad_ones(values: list[Any]) -> None:
+def test_valid_json_values_are_decoded_beside_invalid_values(values: list[Any]) -> None:
     encoded = [json.dumps(each).encode() if isinstance(each, dict) else each for each in values]
 
     column, errors = codec_of(DecodeOptions("json", SCHEMA)).decode(encoded)

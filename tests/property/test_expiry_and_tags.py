@@ -259,7 +259,7 @@ def test_a_round_of_cleaning_removes_expired_records_and_the_next_round_waits() 
         assert model.log.size_bytes < size / 2
 
 
-def test_a_power_cut_in_any_operation_of_a_round_loses_nothing_that_lives() -> None:
+def test_a_power_cut_during_cleaning_loses_no_unexpired_record() -> None:
     cut_at, cuts = 0, 0
     while cuts == cut_at:
         cut_at += 1

@@ -48,7 +48,9 @@ def topic_of(target: Compression) -> str:
 
 @given(records=records, sent=codecs, target=codecs)
 @settings(max_examples=150, deadline=None)
-def test_records_come_out_as_they_went_in(records, sent: Compression, target: Compression):
+def test_recompressed_records_equal_the_sent_records(
+    records, sent: Compression, target: Compression
+):
     topic = topic_of(target)
     rows = [(key, value, headers, START_MS + delta) for key, value, headers, delta in records]
     batch = build_batch(rows, compression=sent)

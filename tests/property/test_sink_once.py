@@ -129,7 +129,7 @@ EVENTS = [
 
 
 @pytest.mark.parametrize("take", EVENTS, ids=lambda take: take.__name__)
-def test_every_row_is_written_once_whatever_step_fails(
+def test_every_row_is_written_once_despite_a_failure_of_any_step(
     take: Callable[[SinkRound, int], bool],
 ) -> None:
     sweep(take)

@@ -116,7 +116,7 @@ def make_log(
 
 @given(st.integers(0, 2**32), LIMITS)
 @settings(deadline=None)
-def test_a_reader_that_stops_anywhere_misses_nothing_and_repeats_nothing(
+def test_a_reader_stopped_at_any_slice_neither_loses_nor_repeats_records(
     seed: int, limits: tuple[int, int]
 ) -> None:
     chance = Random(seed)

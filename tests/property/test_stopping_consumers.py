@@ -109,7 +109,7 @@ class Life:
 
 
 @pytest.mark.parametrize("first", range(0, 24, 12))
-def test_a_stopped_consumer_leaves_and_nothing_is_left_out(first: int) -> None:
+def test_no_record_is_lost_when_a_stopped_consumer_leaves(first: int) -> None:
     outcomes = []
     for seed in range(first, first + 12):
         try:

@@ -30,9 +30,7 @@ def run(seed: int, kind: type[TransactionModel] = TransactionModel) -> None:
 
 @pytest.mark.parametrize("kind", [TransactionModel, BumpingModel])
 @pytest.mark.parametrize("block", range(4))
-def test_transactions_are_all_or_nothing_in_random_runs(
-    block: int, kind: type[TransactionModel]
-) -> None:
+def test_transactions_are_atomic_in_random_runs(block: int, kind: type[TransactionModel]) -> None:
     for seed in range(block * SEEDS // 4, (block + 1) * SEEDS // 4):
         run(seed, kind)
 

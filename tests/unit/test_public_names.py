@@ -17,7 +17,7 @@ HOMES = vars(headrace)["_HOMES"]
 
 
 @pytest.mark.parametrize("name", dir(headrace))
-def test_every_name_is_there(name: str) -> None:
+def test_every_public_name_can_be_imported(name: str) -> None:
     assert getattr(headrace, name) is not None
     assert name == "__version__" or name in HOMES
 

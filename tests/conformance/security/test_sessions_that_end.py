@@ -33,7 +33,7 @@ def settings(mechanism: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", "PLAIN"])
-def test_confluent_goes_on(server, mechanism):
+def test_a_confluent_producer_reauthenticates_without_errors(server, mechanism):
     outcomes = []
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": server.sasl, "linger.ms": 0, **settings(mechanism)}
@@ -50,7 +50,7 @@ def test_confluent_goes_on(server, mechanism):
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", "PLAIN"])
-def test_our_own_goes_on_the_same_connections(server, mechanism):
+def test_a_headrace_producer_reauthenticates_on_its_connections(server, mechanism):
     closed_before = server.process.log.count("the session has expired")
     with headrace.Producer(server.sasl, **settings(mechanism)) as producer:
         until_s = time.monotonic() + LASTS_S

@@ -170,7 +170,7 @@ def test_a_client_of_another_kind_writes_and_reads(
         ("unknown_client", "has none of an authority in ssl.truststore.location"),
     ],
 )
-def test_a_client_that_does_not_prove_who_it_is_gets_nothing(
+def test_a_client_without_a_valid_certificate_is_refused(
     server: ServerProcess, certificates: Certificates, who: str | None, said: str
 ) -> None:
     errors: list[str] = []
@@ -203,7 +203,7 @@ def test_a_server_that_the_client_does_not_trust(
     )
 
 
-def test_the_wrong_protocol_on_either_port_is_said(server: ServerProcess) -> None:
+def test_the_log_names_the_remedy_for_the_wrong_protocol_on_a_port(server: ServerProcess) -> None:
     with socket.create_connection(address(server, "SSL"), DEADLINE_S) as sock:
         sock.sendall(bytes.fromhex("0000000c00120000000000010000ffff"))
         assert sock.recv(1) == b""

@@ -275,7 +275,9 @@ def test_kafka_acls_creates_lists_and_deletes_rights(admin, java, name) -> None:
 
 
 @pytest.mark.java
-def test_kafka_tools_see_what_the_commands_make(headrace_command, java, name) -> None:
+def test_kafka_tools_list_users_and_acls_that_the_commands_created(
+    headrace_command, java, name
+) -> None:
     run = headrace_command.run
     run("user", "create", name, "-m", SHA_256, data=b"p\n")
     run("acl", "create", "--allow-principal", f"User:{name}", "--producer", "--topic", name)

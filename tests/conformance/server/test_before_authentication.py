@@ -73,7 +73,7 @@ def test_a_large_frame_is_fine_later(client):
     client.ping()
 
 
-def test_requests_that_come_before_they_may_wait(client):
+def test_requests_sent_before_authentication_wait_for_its_end(client):
     """The requests are sent in one piece. Each is handled after the answer to the one before it, so all are allowed."""
     exchange = [
         (SaslHandshakeRequest(mechanism="PLAIN"), 1),
@@ -110,7 +110,7 @@ def test_requests_after_a_refused_login_are_not_handled(client):
 
 
 @pytest.mark.parametrize("user", ["alice", "nobody"])
-def test_a_refusal_comes_late_says_little_and_closes(client, user):
+def test_a_refused_login_is_delayed_and_closes_the_connection(client, user):
     handshake(client, "PLAIN")
     began_s = time.monotonic()
     answer = token(client, f"\0{user}\0wrong".encode())
@@ -120,7 +120,7 @@ def test_a_refusal_comes_late_says_little_and_closes(client, user):
     assert client.closed_by_server()
 
 
-def test_a_client_that_falls_silent_is_let_go(server):
+def test_a_client_that_stops_authenticating_is_disconnected(server):
     host, port = server.sasl.split(":")
     quiet = [WireClient((host, int(port)), timeout_s=15) for _ in range(3)]
     handshake(quiet[1], "SCRAM-SHA-256")

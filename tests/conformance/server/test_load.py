@@ -175,7 +175,7 @@ def test_readers_that_take_nothing_cost_little_and_are_closed(tmp_path: Path) ->
             other.close()
 
 
-def test_a_peer_that_says_nothing_more_is_closed(tmp_path: Path) -> None:
+def test_a_half_open_connection_is_closed(tmp_path: Path) -> None:
     """A half-open connection: the other machine is gone, and sends no FIN. The server receives nothing more."""
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(
@@ -285,7 +285,7 @@ def test_a_request_that_names_too_many_topics_is_refused(tmp_path: Path) -> None
         assert "METADATA names 10001 topics" in server.log
 
 
-def test_too_few_descriptors_are_said_at_the_start(tmp_path: Path) -> None:
+def test_a_low_descriptor_limit_is_logged_at_the_start(tmp_path: Path) -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     with running_server(tmp_path) as server:
         assert "few_descriptors" not in server.log

@@ -66,7 +66,7 @@ def produce_until_refused(client: WireClient, partition: int) -> int:
     raise AssertionError("the directory that is gone took everything")
 
 
-def test_a_directory_that_goes_takes_its_partitions_and_brings_them_back(
+def test_the_partitions_of_a_lost_directory_return_with_the_directory(
     server: ServerProcess, tmp_path: Path
 ) -> None:
     two, away = tmp_path / "two", tmp_path / "away"

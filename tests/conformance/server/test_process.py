@@ -46,7 +46,7 @@ def test_the_ready_line_is_exact_and_the_only_output(tmp_path: Path) -> None:
         assert server.further_output == b""
 
 
-def test_dev_says_memory_and_writes_no_file(tmp_path: Path) -> None:
+def test_an_in_memory_server_writes_no_file(tmp_path: Path) -> None:
     with running_server(tmp_path, memory=True) as server:
         assert (
             server.ready_line
@@ -218,7 +218,7 @@ def test_insecure_listens_beyond_loopback(tmp_path: Path) -> None:
             client.ping()
 
 
-def test_settings_come_from_a_properties_file_and_flags_win(tmp_path: Path) -> None:
+def test_flags_override_settings_of_the_properties_file(tmp_path: Path) -> None:
     settings = tmp_path / "server.properties"
     settings.write_text(
         f"# a comment\nlisteners=PLAINTEXT://127.0.0.1:1\nlog.dirs={tmp_path / 'logs'}\n"

@@ -171,7 +171,9 @@ def by_our_own(server: ServerProcess, level: str, count: int) -> list[bytes]:
 READERS = (by_librdkafka, by_kafka_python, by_our_own)
 
 
-def test_readers_agree_with_what_was_committed(server: ServerProcess, scenario: Scenario) -> None:
+def test_every_reader_returns_exactly_the_committed_records(
+    server: ServerProcess, scenario: Scenario
+) -> None:
     for level in LEVELS:
         expected = scenario.expected[level]
         for reader in READERS:

@@ -156,7 +156,7 @@ def masked(text: str, directory: Path) -> list[str]:
     return [" ".join(line.split()) for line in text.splitlines() if line.strip()]
 
 
-def test_the_page_shows_what_happens(
+def test_the_commands_print_the_output_that_the_page_shows(
     read: Reader,
     client: BlockingClient,
     topics: Topics,

@@ -167,7 +167,7 @@ def test_wrong_options_are_one_clear_error(
         builder.load().count()
 
 
-def test_a_schema_of_ones_own_is_refused(topics: Topics, read: Reader) -> None:
+def test_a_custom_schema_is_refused(topics: Topics, read: Reader) -> None:
     builder = read.spark.read.format("headrace").schema("value string")
     builder = builder.option("kafka.bootstrap.servers", read.bootstrap)
 

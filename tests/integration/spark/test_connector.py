@@ -172,7 +172,7 @@ def transactions(bootstrap: str, topic: str) -> headrace.Producer:
     return producer
 
 
-def test_the_connector_reads_what_was_committed(topics: Topics, read: Reader) -> None:
+def test_the_connector_reads_exactly_the_committed_records(topics: Topics, read: Reader) -> None:
     topic = topics.create(partitions=2)
     producer = transactions(read.bootstrap, topic)
     committed = ["plain-0", "plain-1", *(f"committed-{number}" for number in range(6))]

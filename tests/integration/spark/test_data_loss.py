@@ -54,7 +54,7 @@ def overtake(server: Target, client: BlockingClient, topic: str) -> int:
         time.sleep(0.05)
 
 
-def test_a_query_that_retention_overtook_says_what_is_lost_or_goes_on(
+def test_a_query_behind_retention_fails_with_the_lost_offsets_or_continues(
     spark: Any, quick_server: Target, tmp_path: Path
 ) -> None:
     read = Reader(spark, quick_server.bootstrap)

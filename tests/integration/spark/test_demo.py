@@ -179,7 +179,7 @@ def test_results_written_again_for_the_same_batch_do_not_double(
     assert records == 4, "the topic has them twice: at least once"
 
 
-def test_a_pipeline_that_is_stopped_between_goes_on_without_loss(
+def test_a_restarted_demo_pipeline_loses_no_record(
     spark: Any, topics: Topics, server: Target, tmp_path: Path
 ) -> None:
     names = stream.Topics.with_prefix(f"{topics.create()}-")

@@ -263,7 +263,7 @@ def test_streams_with_the_same_options_have_the_same_batches(
     assert places["kafka"][1][-1] != ends
 
 
-def test_a_query_of_the_connector_goes_on_here_with_its_checkpoint(
+def test_a_query_continues_from_a_checkpoint_of_the_connector(
     topics: Topics, client: BlockingClient, read: Reader, tmp_path: Path
 ) -> None:
     topic = topics.create(partitions=2)

@@ -139,7 +139,7 @@ def committed(bootstrap: str, topic: str) -> Counter[int]:
 
 
 @pytest.mark.timeout(TIMEOUT_S * 2)
-def test_killed_and_run_again_they_write_everything_once_and_stop_when_asked(
+def test_pipelines_killed_and_restarted_write_every_record_once(
     command: Command, topics: Topics, server: Target
 ) -> None:
     source = command.path.read_text().partition('topic("')[2].partition('"')[0]

@@ -172,7 +172,7 @@ def test_flights_get_the_names_of_a_table(
     assert all(row["name"] == "United" for row in rows if row["carrier"] == "UA")
 
 
-def test_a_delta_table_is_what_its_log_says(examples: Examples, tmp_path: Path) -> None:
+def test_a_delta_table_is_read_according_to_its_log(examples: Examples, tmp_path: Path) -> None:
     path, spark = str(tmp_path / "delta"), examples.read.spark
     (plan,) = examples.prepare("sessions")
     table = pa.table({"carrier": ["UA", "EV"], "count": [1, 2]})

@@ -240,7 +240,7 @@ def test_records_of_a_topic_need_columns_of_the_right_types(ends: Ends) -> None:
 
 
 @pytest.mark.parametrize("kind", ["delta", "parquet", "orc"])
-def test_a_table_that_is_there_keeps_its_columns(ends: Ends, kind: Any) -> None:
+def test_a_plan_that_changes_the_columns_of_a_table_is_refused(ends: Ends, kind: Any) -> None:
     sink = table(str(ends.directory / "kept"), format=kind)
     ends.write(ends.spark.sql("SELECT 1 AS a, 'x' AS s"), sink)
     changes = {
@@ -267,7 +267,7 @@ def test_readers_that_merge_files_may_have_more_columns(ends: Ends) -> None:
     assert len(refused(ends, ends.spark.sql("SELECT 'x' AS a"), merged)) == 1
 
 
-def test_a_table_that_is_there_keeps_its_partitions(ends: Ends) -> None:
+def test_a_plan_that_changes_the_partitions_of_a_table_is_refused(ends: Ends) -> None:
     path = str(ends.directory / "parts")
     frame = ends.spark.sql("SELECT 1 AS a, 2 AS b, 3 AS c")
     frame.write.partitionBy("b").parquet(path)

@@ -179,7 +179,7 @@ def typed(frame: Any) -> list[tuple[str, str]]:
     return [(each.name, each.dataType.simpleString()) for each in frame.schema]
 
 
-def test_json_topics_give_back_what_they_were_given(
+def test_rows_survive_a_round_trip_through_a_json_topic(
     session: Any, base: Path, topics: Topics, server: Target
 ) -> None:
     given = session.read.parquet(str(base))
@@ -216,7 +216,7 @@ def test_a_source_with_on_error_reads_every_value(
     assert [row[0] for row in back.where("_error IS NOT NULL").select("_error").collect()] == []
 
 
-def test_delta_tables_give_back_what_they_were_given(
+def test_rows_survive_a_round_trip_through_a_delta_table(
     session: Any, base: Path, tmp_path: Path
 ) -> None:
     given = session.read.parquet(str(base))
@@ -232,7 +232,7 @@ def test_delta_tables_give_back_what_they_were_given(
 
 
 @pytest.mark.parametrize("kind", ["parquet", "json"])
-def test_files_give_back_what_they_were_given(
+def test_rows_survive_a_round_trip_through_files(
     spark: Any, base: Path, tmp_path: Path, kind: Any
 ) -> None:
     """The session's time zone has changes of clocks. (ORC's writer rejects extreme times with an error.)"""

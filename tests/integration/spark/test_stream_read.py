@@ -41,7 +41,7 @@ def test_available_now_with_a_limit_reads_all_in_several_batches(
     assert json.loads(batches[0]["sources"][0]["latestOffset"]) == {topic: {"0": 80, "1": 20}}
 
 
-def test_a_restarted_query_goes_on_where_it_stopped(
+def test_a_restarted_query_continues_at_its_checkpoint(
     topics: Topics, client: BlockingClient, read: Reader, tmp_path: Path
 ) -> None:
     topic = topics.create(partitions=2)

@@ -245,7 +245,7 @@ def test_rows_that_cannot_be_written_are_one_clear_error(
         run(rates, read.bootstrap, tmp_path, **options)
 
 
-def test_a_batch_write_that_is_repeated_is_there_once(topics: Topics, read: Reader) -> None:
+def test_a_repeated_batch_write_is_stored_once(topics: Topics, read: Reader) -> None:
     result = topics.create(partitions=2)
     frame = read.spark.range(0, 40, 1, 3).selectExpr("CAST(id AS STRING) AS value")
 

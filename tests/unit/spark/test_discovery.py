@@ -54,7 +54,7 @@ def test_a_look_up_loads_neither_arrow_nor_a_client_nor_the_broker() -> None:
 
 
 @pytest.mark.skipif(kernels is None, reason="in Python columns are lists, and pyarrow asks pandas")
-def test_tasks_read_and_write_without_pandas_and_what_else_takes_long_to_import() -> None:
+def test_tasks_read_and_write_without_slow_imports() -> None:
     program = """
 import sys
 import headrace.spark.sink.stream, headrace.spark.readers.stream

@@ -189,7 +189,7 @@ def test_a_fault_has_a_text_and_a_remedy() -> None:
     assert examined("x", check) == Finding("x", "fault", "it is wrong", "correct it")
 
 
-def test_the_line_of_sparks_error_that_says_what_happened() -> None:
+def test_the_doctor_extracts_the_cause_from_sparks_error() -> None:
     text = "[X] long\n  Traceback:\nheadrace.errors.ConfigError: there is no topic t\n"
     assert doctor.essence(text) == "there is no topic t"
     assert doctor.essence("[X] long\nmore") == "[X] long"

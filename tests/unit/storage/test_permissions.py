@@ -49,7 +49,7 @@ def test_new_files_and_directories_are_private_to_their_owner(tmp_path):
     }
 
 
-def test_the_group_may_read_files_if_the_directory_allows_it(tmp_path):
+def test_files_inherit_the_read_permission_of_the_group(tmp_path):
     data = tmp_path / "data"
     data.mkdir(0o750)
     fill(data)

@@ -22,7 +22,7 @@ def bill_in_thread(order: dict[str, Any], context: headrace.Context) -> str:
     return f"{sent.topic} {sent.offset}"
 
 
-def test_a_coroutine_function_is_called_with_it() -> None:
+def test_a_coroutine_handler_runs_with_a_test_context() -> None:
     told = context("orders", key=b"k", attempt=2)
     assert asyncio.run(bill({"id": 1}, told)) == "audit 0 2 True"
     assert asyncio.run(bill({"id": 2}, told)) == "audit 1 2 True"
@@ -33,7 +33,7 @@ def test_a_coroutine_function_is_called_with_it() -> None:
     assert dict(told.published[0].headers)
 
 
-def test_a_plain_function_is_called_with_it() -> None:
+def test_a_plain_handler_runs_with_a_test_context() -> None:
     assert bill_in_thread({}, context()) == "audit 0"
 
 

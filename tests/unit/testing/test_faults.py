@@ -133,7 +133,7 @@ def test_a_moved_leader_is_found_again(broker, clients) -> None:
     assert consume(consumer) == [b"c"]
 
 
-def test_a_leader_that_is_not_there_cannot_move(broker) -> None:
+def test_moving_the_leader_of_a_missing_partition_is_refused(broker) -> None:
     with pytest.raises(ApiError, match="nowhere"):
         broker.faults.move_leader("nowhere")
     with pytest.raises(ApiError, match="no partition 2"):

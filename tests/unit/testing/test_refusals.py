@@ -113,7 +113,7 @@ def codes(message) -> list[int]:
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda each: ApiKey(each.API_KEY).name)
-def test_every_error_code_is_the_one_asked_for(broker, request_) -> None:
+def test_a_refusal_has_the_requested_error_code(broker, request_) -> None:
     reply = refused(broker, request_)
     found = set(codes(reply))
     if request_.API_KEY == ApiKey.FETCH:
@@ -187,6 +187,6 @@ def test_a_fetch_in_a_session_is_refused_for_the_partitions_that_the_session_rem
     assert [row.topic for row in after.responses] == ["there"], "that it is well again is news"
 
 
-def test_a_fetch_in_no_session_that_there_is_is_answered_by_the_broker(broker) -> None:
+def test_the_broker_answers_a_fetch_in_an_unknown_session(broker) -> None:
     reply = refused(broker, fetch_request(session_id=7, session_epoch=3))
     assert reply.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND

@@ -48,7 +48,7 @@ def test_a_group_is_waited_for(broker, clients, protocol: str) -> None:
     broker.wait_for(group="g", state="Empty", members=0)
 
 
-def test_a_wait_in_vain_says_what_was_there(broker, clients) -> None:
+def test_an_expired_wait_reports_the_last_state(broker, clients) -> None:
     consumer = clients.consumer("orders", group="g")
     consumer.poll(0.1)
     with pytest.raises(
@@ -120,7 +120,7 @@ def test_messages_are_merged_by_time_and_keep_the_order_of_their_partitions(brok
         broker.messages("nowhere")
 
 
-def test_time_leaps_and_what_is_due_happens() -> None:
+def test_advancing_the_clock_runs_due_work() -> None:
     with (
         Broker(configs={"group.min.session.timeout.ms": "1000"}) as broker,
         Clients(broker) as clients,
@@ -148,7 +148,7 @@ def test_work_that_is_due_after_an_advance_does_not_wait_for_an_older_timer() ->
         assert 0.04 < time.perf_counter() - began < 3
 
 
-def test_time_by_hand_expires_members_that_are_silent(broker, clients) -> None:
+def test_advancing_the_clock_expires_members_that_do_not_poll(broker, clients) -> None:
     consumer = clients.consumer(
         "orders", group="g", session_timeout_ms=10_000, max_poll_interval_ms=60_000
     )
@@ -160,13 +160,13 @@ def test_time_by_hand_expires_members_that_are_silent(broker, clients) -> None:
     broker.wait_for(group="g", members=0, timeout_s=1)
 
 
-def test_a_clock_by_hand_cannot_listen(broker) -> None:
+def test_a_broker_with_a_manual_clock_has_no_address(broker) -> None:
     with pytest.raises(ConfigError, match="by hand"):
         _ = broker.bootstrap
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_a_reset_leaves_nothing(broker, clients, protocol: str) -> None:
+def test_a_reset_deletes_all_topics_and_groups(broker, clients, protocol: str) -> None:
     broker.publish("orders", 1)
     consume(clients.consumer("orders", group="g", group_protocol=protocol), 1)
     broker.faults.on(ApiKey.PRODUCE, error("NOT_LEADER_OR_FOLLOWER"))
@@ -181,7 +181,7 @@ def test_a_reset_leaves_nothing(broker, clients, protocol: str) -> None:
     assert [record.value for record in broker.messages("orders")] == [b"new"]
 
 
-def test_a_reset_to_a_snapshot_leaves_what_was_there(broker, clients) -> None:
+def test_a_reset_to_a_snapshot_restores_the_state_of_the_snapshot(broker, clients) -> None:
     consume_one = clients.consumer("orders", group="before")
     broker.publish("orders", 1)
     consume(consume_one, 1)

@@ -44,7 +44,7 @@ def query(aws: FakeAws, tmp_path: Path) -> Callable[..., Query]:
     return make
 
 
-def test_every_record_of_each_stream_comes_once_whatever_becomes_of_its_shards(
+def test_every_record_of_each_stream_is_read_once_despite_resharding(
     aws: FakeAws, query: Callable[..., Query]
 ) -> None:
     values = put_numbers(aws, "flights", range(60))
@@ -81,7 +81,7 @@ def test_tasks_and_bytes_are_shared_by_the_shards_of_all_streams(
     ]
 
 
-def test_a_checkpoint_of_the_first_form_goes_on_with_more_streams(
+def test_a_checkpoint_of_the_first_format_accepts_further_streams(
     aws: FakeAws, query: Callable[..., Query]
 ) -> None:
     values = put_numbers(aws, "flights", range(50))
@@ -143,7 +143,7 @@ def test_a_stream_that_the_options_no_longer_name_is_reported(
     assert "weather" not in both.checkpoint[-1]
 
 
-def test_a_stream_that_was_created_again_starts_anew_beside_another(
+def test_a_recreated_stream_is_read_from_its_start_beside_another(
     aws: FakeAws, query: Callable[..., Query]
 ) -> None:
     values = put_numbers(aws, "flights", range(10))

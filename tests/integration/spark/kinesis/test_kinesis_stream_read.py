@@ -166,7 +166,7 @@ def test_workers_that_are_killed_after_the_end_was_written_read_to_it_again(
     assert (tmp_path / "attempt-1").exists()
 
 
-def test_a_query_goes_on_while_shards_are_split_and_merged(stream: Streams) -> None:
+def test_a_query_reads_every_record_while_shards_are_split_and_merged(stream: Streams) -> None:
     flights = stream(1)
     kinesis, name = flights.fake.kinesis, flights.name
     found: list[tuple[int, str, str]] = []

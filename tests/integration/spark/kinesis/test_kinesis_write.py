@@ -33,7 +33,7 @@ def test_rows_come_back_as_they_were_written(spark: Any, stream: Streams) -> Non
     assert all(row["partitionKey"] == f"key-{int(row['data']) % 7}" for row in rows)
 
 
-def test_aggregated_rows_come_back_one_by_one(spark: Any, stream: Streams) -> None:
+def test_aggregated_rows_are_read_back_as_single_rows(spark: Any, stream: Streams) -> None:
     flights = stream(2)
     write(numbers(spark, 300), flights, aggregate="true")
     assert len(flights.fake.kinesis.records(flights.name)) < 100

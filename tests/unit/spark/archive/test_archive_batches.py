@@ -35,7 +35,7 @@ def drain(archiver: Archiver) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_batches_follow_each_other_and_a_new_process_goes_on_where_the_table_ends(
+def test_a_new_process_continues_the_archive_at_the_end_of_the_table(
     kind: str, tmp_path: Path
 ) -> None:
     world = ArchiveHarness(tmp_path, kind, max_offsets=10)
@@ -110,7 +110,7 @@ def _killed() -> Any:
         (before_the_group_hears, "delta"),
     ],
 )
-def test_a_process_killed_between_two_steps_leaves_nothing_twice_and_nothing_out(
+def test_a_process_killed_between_two_steps_neither_loses_nor_repeats_records(
     kind: str, step: Callable[[Archiver], None], tmp_path: Path
 ) -> None:
     world = ArchiveHarness(tmp_path, kind, max_offsets=10)
@@ -204,7 +204,7 @@ def test_ranges_without_records_are_covered_so_that_the_archive_goes_on(tmp_path
     ]
 
 
-def test_a_topic_made_anew_is_refused_or_archived_beside_the_old_one(tmp_path: Path) -> None:
+def test_a_recreated_topic_is_refused_or_archived_separately(tmp_path: Path) -> None:
     world = ArchiveHarness(tmp_path)
     world.cluster.grow("flights", 0, 5)
     drain(world.archiver())
@@ -223,7 +223,7 @@ def test_a_topic_made_anew_is_refused_or_archived_beside_the_old_one(tmp_path: P
     ]
 
 
-def test_a_topic_made_anew_while_it_is_read_is_not_committed(tmp_path: Path) -> None:
+def test_a_batch_of_a_topic_recreated_during_the_read_is_not_committed(tmp_path: Path) -> None:
     world = ArchiveHarness(tmp_path)
     world.cluster.grow("flights", 0, 5)
     archiver = world.archiver()
@@ -264,9 +264,7 @@ def test_an_archive_begins_at_the_first_remaining_record(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("wrong", ["a file missing", "a file twice", "an unplanned file"])
-def test_a_batch_whose_tasks_did_not_write_what_was_planned_is_not_committed(
-    wrong: str, tmp_path: Path
-) -> None:
+def test_a_batch_that_differs_from_its_plan_is_not_committed(wrong: str, tmp_path: Path) -> None:
     world = ArchiveHarness(tmp_path)
     world.cluster.grow("flights", 0, 5)
     world.cluster.grow("flights", 1, 5)

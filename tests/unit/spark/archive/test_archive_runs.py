@@ -94,7 +94,7 @@ def test_transient_errors_are_retried_and_final_errors_are_not(
             list(run(work, settings(world, once=True), Stopped(100)))
 
 
-def test_a_task_reads_what_the_brokers_have_and_writes_it(tmp_path: Path) -> None:
+def test_a_task_writes_the_committed_records_of_its_ranges(tmp_path: Path) -> None:
     world = ArchiveHarness(tmp_path)
     world.cluster.grow("flights", 0, 10)
     source = settings(world).source()
@@ -148,7 +148,7 @@ class EndedSpark:
         raise ConnectionRefusedError(111, "Connection refused")
 
 
-def test_a_run_whose_spark_has_ended_says_so_and_does_not_try_again(tmp_path: Path) -> None:
+def test_a_run_without_spark_raises_a_final_error(tmp_path: Path) -> None:
     world = ArchiveHarness(tmp_path)
     world.cluster.grow("flights", 0, 3)
     work = world.archiver()

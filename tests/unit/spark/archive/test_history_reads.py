@@ -85,7 +85,7 @@ def keep_from(world: ArchiveHarness, offset: int) -> None:
     world.cluster.logs[FLIGHTS] = (offset, world.cluster.logs[FLIGHTS][1])
 
 
-def test_earliest_is_all_of_history_and_what_is_archived_is_not_fetched(
+def test_a_read_from_earliest_does_not_fetch_archived_records(
     world: ArchiveHarness,
 ) -> None:
     keep_from(world, 9)
@@ -216,7 +216,7 @@ def test_a_gap_in_the_archive_is_filled_by_the_brokers_while_they_can(
         batch_read(delta_world)
 
 
-def test_a_topic_made_anew_does_not_begin_with_the_records_of_the_old_one(
+def test_a_recreated_topic_is_read_without_the_old_records(
     delta_world: ArchiveHarness,
 ) -> None:
     delta_world.cluster.logs[FLIGHTS] = (0, 4)

@@ -48,7 +48,7 @@ def test_a_forked_process_opens_its_own_client_and_closes_only_that(process: Any
     assert (parents.closed, childs.closed) == (0, 1)
 
 
-def test_the_client_that_was_opened_first_is_closed_if_there_are_too_many() -> None:
+def test_the_cache_closes_its_oldest_client_above_the_limit() -> None:
     cache = ClientCache(FakeClient)
     opened = [cache.get(options(number)) for number in range(MAX_CLIENTS + 1)]
     assert [client.closed for client in opened] == [1] + [0] * MAX_CLIENTS

@@ -59,7 +59,7 @@ def test_latest_begins_at_the_open_shards_and_never_reads_their_parents() -> Non
     assert later.active["e"] == ShardPosition(TRIM_HORIZON)
 
 
-def test_a_time_holds_for_every_shard_that_was_there_and_not_for_those_that_come() -> None:
+def test_a_start_time_applies_only_to_shards_that_existed_at_the_start() -> None:
     shards = initial(TREE, Starting(everywhere=at_timestamp(5)), 77)
     for names in ("a",), ("b", "c"):
         shards = advanced(end(shards, *names), TREE)
@@ -68,7 +68,7 @@ def test_a_time_holds_for_every_shard_that_was_there_and_not_for_those_that_come
     assert later.active["e"] == ShardPosition(TRIM_HORIZON)
 
 
-def test_positions_of_shards_leave_out_what_lies_before_them() -> None:
+def test_given_shard_positions_exclude_earlier_shards() -> None:
     starting = Starting(shards=(("b", Checkpoint("12")), ("c", SHARD_END)))
     shards = initial(TREE, starting, 0)
     assert shards.active == {"b": ShardPosition(Checkpoint("12")), "z": ShardPosition(TRIM_HORIZON)}

@@ -88,7 +88,7 @@ def test_the_decoder_equals_reading_records_one_by_one(
 
 
 @given(start=st.integers(0, 30), size=st.integers(1, 30), rows=st.integers(1, 7))
-def test_only_the_range_is_taken_from_batches_that_overlap_it(
+def test_the_decoder_returns_only_records_of_its_range(
     compiled: Kernels | None, start: int, size: int, rows: int
 ) -> None:
     payload = simple(0, 13) + simple(13, 1) + simple(14, 20)

@@ -94,7 +94,7 @@ def test_batches_without_bad_values_need_no_producer() -> None:
     assert found.num_rows == 1
 
 
-def test_the_read_takes_what_errors_need_and_no_more() -> None:
+def test_the_read_requests_only_the_columns_that_errors_need() -> None:
     assert raw_columns(options(columns="value,key")) == (
         "value",
         "key",

@@ -139,7 +139,7 @@ def test_no_more_is_asked_for_than_is_left_of_a_range() -> None:
     assert asked[-1] < 200_000
 
 
-def test_batches_that_are_larger_than_what_is_asked_for_make_it_grow() -> None:
+def test_large_batches_raise_the_requested_size() -> None:
     large = [
         build_batch([(None, b"x" * (10 << 20), (), 0)], base_offset=offset) for offset in range(4)
     ]

@@ -65,7 +65,7 @@ def test_an_item_that_is_larger_than_the_bound_is_produced() -> None:
     assert list(read_ahead(Source(3).numbers(), lambda _: 10**9, 1)) == [0, 1, 2]
 
 
-def test_an_error_is_raised_after_the_items_before_it() -> None:
+def test_an_error_is_raised_after_the_preceding_items() -> None:
     items = read_ahead(Source(2, ValueError("broken")).numbers(), lambda _: 0, 1)
     assert [next(items), next(items)] == [0, 1]
     with pytest.raises(ValueError, match="broken"):

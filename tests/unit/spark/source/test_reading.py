@@ -122,7 +122,7 @@ def test_records_that_never_come_are_not_waited_for_endlessly(cluster: FakeClust
         offsets(cluster, 18, 20, options(poll_timeout_ms=2000))
 
 
-def test_a_time_out_names_the_last_error_and_what_to_do(cluster: FakeCluster) -> None:
+def test_a_time_out_names_the_last_error_and_a_remedy(cluster: FakeCluster) -> None:
     cluster.errors = [ErrorCode.KAFKA_STORAGE_ERROR] * 100
     with pytest.raises(ApiError, match=r"2 s .*last error: KAFKA_STORAGE_ERROR: .*\(free space on"):
         offsets(cluster, 18, 20, options(poll_timeout_ms=2000))

@@ -41,7 +41,7 @@ def cluster() -> FakeCluster:
     return cluster
 
 
-def test_a_batch_read_covers_what_there_is_without_empty_ranges(cluster: FakeCluster) -> None:
+def test_a_batch_read_covers_all_records_without_empty_ranges(cluster: FakeCluster) -> None:
     cluster.grow("a", 1, 0)
     cluster.logs[A0] = (3, 20)
 

@@ -143,6 +143,6 @@ def test_an_unreadable_partition_ends_the_search_by_time(
         first_records(Log(fetched), {PLACE: 5}, {PLACE: 3}, 0.01)
 
 
-def test_a_log_whose_end_was_compacted_away_has_no_such_record() -> None:
+def test_a_time_lookup_finds_no_record_in_a_compacted_end_of_a_log() -> None:
     nothing = FetchedPartition(last_stable_offset=9)
     assert first_records(Log(nothing), {PLACE: 5}, {PLACE: 3}, 30) == {PLACE: -1}

@@ -101,7 +101,7 @@ def test_a_read_returns_one_record_even_above_the_limit() -> None:
     assert len(get(kinesis, iterator(kinesis))["Records"]) == 1
 
 
-def test_an_iterator_expires_after_five_minutes_or_when_the_test_says_so() -> None:
+def test_an_iterator_expires_after_five_minutes_or_on_request() -> None:
     kinesis = fake()
     token = iterator(kinesis)
     kinesis.advance(300_000)

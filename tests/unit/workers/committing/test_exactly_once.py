@@ -120,7 +120,7 @@ def test_records_for_a_retry_topic_are_committed_with_their_offsets(
         assert len(values(t, "retry.0.01.orders")) == 2
 
 
-def test_a_waiting_record_delays_the_results_behind_it(broker: Broker, app: App) -> None:
+def test_a_pending_record_delays_later_results(broker: Broker, app: App) -> None:
     gate = asyncio.Event()
 
     @app.worker("orders", ordering="none", **SOON)

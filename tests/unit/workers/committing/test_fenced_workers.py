@@ -60,7 +60,7 @@ def await_invoices(broker: Broker, *wanted: bytes) -> None:
     assert sorted(found) == list(wanted)
 
 
-def test_of_two_workers_with_one_transactional_id_the_older_stops_and_says_what_to_do(
+def test_a_second_worker_with_the_same_transactional_id_fences_the_first(
     broker: Broker,
 ) -> None:
     def run() -> None:

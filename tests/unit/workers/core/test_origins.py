@@ -158,9 +158,7 @@ def test_a_resent_record_has_no_headers_that_name_an_origin() -> None:
     ],
     ids=["none", "another topic", "another of its topics", "partition", "offset", "another group"],
 )
-def test_a_foreign_record_in_a_retry_topic_has_its_origin_there(
-    topic: str, headers: Headers
-) -> None:
+def test_the_origin_of_a_foreign_record_is_its_retry_topic(topic: str, headers: Headers) -> None:
     stray = record(topic, headers, offset=9)
     assert origins().of(stray) == origin_of(stray)
     assert (origins().attempt(stray), origins().due_ms(stray, NOW_MS)) == (1, 0)

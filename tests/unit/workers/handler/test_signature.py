@@ -85,7 +85,7 @@ def test_a_partial_is_read_as_its_function() -> None:
     assert handler.schema is Order
 
 
-def test_a_type_inside_a_function_is_found_where_the_handler_uses_it() -> None:
+def test_a_handler_annotation_can_name_a_local_type() -> None:
     @dataclass
     class Local:
         id: int
@@ -96,7 +96,7 @@ def test_a_type_inside_a_function_is_found_where_the_handler_uses_it() -> None:
     assert read_handler(handler).schema is Local
 
 
-def test_an_annotation_that_cannot_be_read_says_what_to_do() -> None:
+def test_an_unreadable_annotation_raises_an_error_with_a_remedy() -> None:
     def handler(value: Missing): ...  # type: ignore[name-defined]  # noqa: F821 - that is the case
 
     with pytest.raises(ConfigError, match=r"'Missing'.*top of the module"):
