@@ -36,7 +36,7 @@ class PipelineError(HeadraceError):
 
 
 @dataclass(frozen=True)
-class Places:
+class DemoLocations:
     """The topics and directories of the pipeline: its input, its output and its state."""
 
     bootstrap: str
@@ -79,7 +79,7 @@ def delays(events: DataFrame) -> DataFrame:
     )
 
 
-def write_results(frame: DataFrame, batch_id: int, places: Places) -> None:
+def write_results(frame: DataFrame, batch_id: int, places: DemoLocations) -> None:
     """Write a micro-batch of final windows to both places.
 
     Spark may run a batch again. Its files are those of its number, so they are written over; the topic gets its
@@ -108,7 +108,7 @@ def write_results(frame: DataFrame, batch_id: int, places: Places) -> None:
         windows.unpersist()
 
 
-def run_available(spark: SparkSession, places: Places) -> Run:
+def run_available(spark: SparkSession, places: DemoLocations) -> Run:
     """Run the query over the unprocessed records of the topic, then end it.
 
     One micro-batch contains all records. A limit (`maxOffsetsPerTrigger`) would take the same share of each partition.

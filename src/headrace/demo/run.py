@@ -73,7 +73,7 @@ def run_demo(settings: Settings, progress: Progress) -> Outcome:
         stream.create_topics(bootstrap, topics)
         with progress.count("Producing", len(events)) as advance:
             produced = stream.produce_flights(bootstrap, topics.flights, events, advance)
-        places = pipeline.Places(
+        places = pipeline.DemoLocations(
             bootstrap,
             topics.flights,
             topics.results,
@@ -140,7 +140,9 @@ def prepare_output(output: Path) -> None:
     )
 
 
-def check_results(places: pipeline.Places, expected: Expected, produced: Produced) -> Results:
+def check_results(
+    places: pipeline.DemoLocations, expected: Expected, produced: Produced
+) -> Results:
     """Compare files and topic with the expected results, and return the results.
 
     Raises:
@@ -157,7 +159,10 @@ def check_results(places: pipeline.Places, expected: Expected, produced: Produce
 
 
 def _run_pipeline(
-    spark: SparkSession, places: pipeline.Places, events: Sequence[FlightEvent], progress: Progress
+    spark: SparkSession,
+    places: pipeline.DemoLocations,
+    events: Sequence[FlightEvent],
+    progress: Progress,
 ) -> tuple[pipeline.Run, ...]:
     """Run the query over the flights, then once more to close the last windows."""
     progress.step("Running the pipeline")

@@ -24,7 +24,7 @@ from headrace.workers.deduplication.keys import SeenKeys
 from headrace.workers.failure.outcomes import NO_RETRY, OnFailure, Retry
 from headrace.workers.failure.policy import FailureRules
 from headrace.workers.handler.signature import Handler
-from headrace.workers.source import DeadLetterStream, StreamSelection
+from headrace.workers.source import DeadLetterDestination, StreamSelection
 
 DEFAULT_CONCURRENCY: Final = 16
 DEFAULT_TRANSACTION_MS: Final = 100
@@ -243,7 +243,7 @@ class WorkerSettings:
             named.append(self.seen.name_for(self.group, self.name))
         return "|".join([f"({aside}).*", *map(re.escape, named)])
 
-    def open_letters(self) -> DeadLetterStream | None:
+    def open_letters(self) -> DeadLetterDestination | None:
         """Return the stream for dead letters; None if they go to a topic, or if there are none."""
         place = self.dead_letter
         if self.streams is None or not isinstance(place, str) or "://" not in place:

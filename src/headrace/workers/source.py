@@ -97,7 +97,7 @@ class RecordSource(Protocol):
         """Release all partitions through the listener, leave the group, and close."""
 
 
-class DeadLetterStream(Protocol):
+class DeadLetterDestination(Protocol):
     """A Kinesis stream for dead letters, in place of a topic."""
 
     async def prepare(self) -> None:
@@ -141,5 +141,5 @@ class StreamSelection(Protocol):
             client_id: The client id of the app.
         """
 
-    def open_letters(self, place: str) -> DeadLetterStream:
+    def open_letters(self, place: str) -> DeadLetterDestination:
         """Return the stream for dead letters that `place` names: `kinesis://STREAM`."""

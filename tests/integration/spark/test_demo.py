@@ -151,7 +151,7 @@ def test_results_written_again_for_the_same_batch_do_not_double(
 ) -> None:
     names = stream.Topics.with_prefix(f"{topics.create()}-")
     stream.create_topics(server.bootstrap, names)
-    places = pipeline.Places(
+    places = pipeline.DemoLocations(
         server.bootstrap,
         names.flights,
         names.results,
@@ -184,7 +184,7 @@ def test_a_restarted_demo_pipeline_loses_no_record(
 ) -> None:
     names = stream.Topics.with_prefix(f"{topics.create()}-")
     stream.create_topics(server.bootstrap, names)
-    places = pipeline.Places(
+    places = pipeline.DemoLocations(
         server.bootstrap,
         names.flights,
         names.results,

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from headrace.workers.settings import WorkerSettings
     from headrace.workers.source import RecordSource
 
-HOPELESS: Final = frozenset(
+UNAVOIDABLE_ERRORS: Final = frozenset(
     {
         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
         ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
@@ -67,7 +67,7 @@ HOPELESS: Final = frozenset(
 )
 """Errors that no new producer with the same transactional id can avoid."""
 
-NOT_ITS_FAULT: Final = frozenset(
+ERRORS_OF_TRANSACTIONS: Final = frozenset(
     {
         ErrorCode.TRANSACTION_ABORTABLE,
         ErrorCode.INVALID_TXN_STATE,
@@ -149,7 +149,7 @@ class Transactor:
         self._restore = restore
         self._refusing: set[str] = set()
         """Topics to which results could not be written. They may have been deleted."""
-        self._hopeless: WorkerFailedError | None = None
+        self._stop_error: WorkerFailedError | None = None
         """The error of the last attempt, if no further attempt can write the kept results; else None."""
         self._kept: dict[TopicPartition, dict[int, _Kept]] = {}
         """The kept results, by partition and by the offset of the last record of their job."""
@@ -261,7 +261,7 @@ class Transactor:
             text = "the transaction was aborted with its producer; a new producer repeats it"
             raise AbortableTransactionError(text) from error
         except HeadraceError as error:
-            raise (self._hopeless or error) from error
+            raise (self._stop_error or error) from error
         self._committed(offsets)
         return offsets
 
@@ -269,7 +269,7 @@ class Transactor:
         self, offsets: Offsets, kept: Collection[_Kept], member: GroupMember
     ) -> None:
         producer = self._producer
-        self._hopeless = None  # the topic may exist again, or the partition may have been revoked
+        self._stop_error = None  # the topic may exist again, or the partition may have been revoked
         await producer.begin_transaction()
         deliveries: list[tuple[_Kept, Delivery]] = []
         self._committing, self._has_lost = set(offsets), False
@@ -328,7 +328,7 @@ class Transactor:
             topic = delivery.topic_partition.topic
             if late and not delivery.done():
                 self._postpone(each, topic, TransportError("it was not delivered in time"))
-            elif isinstance(error, ApiError) and error.code not in NOT_ITS_FAULT:
+            elif isinstance(error, ApiError) and error.code not in ERRORS_OF_TRANSACTIONS:
                 self._postpone(each, topic, error)
 
     def _postpone(self, each: _Kept, topic: str, error: HeadraceError) -> None:
@@ -340,7 +340,7 @@ class Transactor:
         self._refusing.add(topic)
         self._outlet.forget(topic)
         if is_over(error, each.refused_ms, now_ms):
-            self._hopeless = WorkerFailedError(
+            self._stop_error = WorkerFailedError(
                 f"a worker of the group {self._group!r} stopped: a result of the record at {each.place} cannot be "
                 f"written to {topic!r}: {error}. {remedy(error)}, and start the worker again. The record is not "
                 "committed and comes again"
@@ -390,7 +390,7 @@ class Transactor:
         with a transactional id from its settings stops instead.
         """
         cause = error.__cause__
-        if isinstance(cause, ApiError) and cause.code in HOPELESS:
+        if isinstance(cause, ApiError) and cause.code in UNAVOIDABLE_ERRORS:
             raise error
         taken = isinstance(error, ProducerFencedError) and not error.timed_out
         if taken and self._shared_id is not None:

@@ -123,14 +123,14 @@ def failure_outcome(
         return FailureOutcome.STOP
     if isinstance(error, Skip):
         return FailureOutcome.SKIP
-    if not _hopeless(error) and retry.again(error, attempt):
+    if not _never_decodes(error) and retry.again(error, attempt):
         return FailureOutcome.RETRY
     if dead_letters:
         return FailureOutcome.DEAD_LETTER
     return FailureOutcome.SKIP if on_failure == "skip" else FailureOutcome.STOP
 
 
-def _hopeless(error: Exception) -> bool:
+def _never_decodes(error: Exception) -> bool:
     """Return whether bytes cannot be decoded for a permanent reason. An unreachable schema registry is not one."""
     cause = error.__cause__
     return isinstance(error, SerializationError) and not isinstance(cause, OSError | HeadraceError)

@@ -14,7 +14,7 @@ from headrace.errors import HeadraceError, MessageTooLargeError
 from headrace.workers.core.origins import Origins
 from headrace.workers.output.outbox import Publisher
 from headrace.workers.output.outlet import HEADROOM_BYTES, Outlet
-from headrace.workers.source import DeadLetterStream
+from headrace.workers.source import DeadLetterDestination
 
 LOOK_S: Final = 2.0
 """The time in seconds without an answer after which the writer checks whether the topic still exists."""
@@ -39,7 +39,7 @@ class FailedRecordWriter:
         worker: str,
         outlet: Outlet,
         origins: Origins,
-        stream: DeadLetterStream | None,
+        stream: DeadLetterDestination | None,
         *,
         reads_streams: bool,
     ) -> None:

@@ -325,7 +325,7 @@ def test_a_refusal_of_an_earlier_attempt_does_not_stop_a_worker_later() -> None:
     kept = transactor_module._Kept("orders[0]@0", 0, 0, Outbox(stub))
     for _ in range(2):
         transactor._postpone(kept, "invoices", ApiError.for_code(ErrorCode.INVALID_TOPIC_EXCEPTION))
-    assert isinstance(transactor._hopeless, WorkerFailedError)
+    assert isinstance(transactor._stop_error, WorkerFailedError)
     with pytest.raises(TransportError, match="no broker answers"):
         asyncio.run(transactor.commit({ORDERS: 1}))
 
