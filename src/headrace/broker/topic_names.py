@@ -38,7 +38,7 @@ def check_topic_name(name: str) -> None:
 
 
 def schedule_of(topic_partition: TopicPartition) -> TopicPartition:
-    """Return the directory name of a partition's schedule. It is no valid topic name."""
+    """Return the directory name of a partition's schedule. It is not a valid topic name."""
     return TopicPartition(f"~{topic_partition.topic}", topic_partition.partition)
 
 

@@ -29,7 +29,7 @@ def _check_pattern(text: str) -> None:
 
 def _check_assignor(text: str) -> None:
     if len(text) > ASSIGNOR_LIMIT or not text.isprintable() or "," in text:
-        raise ConfigError(f"{text[:80]!r} is no name of an assignor; a group has one")
+        raise ConfigError(f"{text[:80]!r} is not the name of an assignor; a group has one")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

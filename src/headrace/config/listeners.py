@@ -112,7 +112,7 @@ def parse_listener(text: str, protocols: Mapping[str, SecurityProtocol]) -> List
     name, separator, address = text.rpartition("://")
     name = name.upper() if separator else SecurityProtocol.PLAINTEXT.value
     if not _NAME.fullmatch(name):
-        raise ConfigError(f"listener {text[:200]!r}: {name[:80]!r} is no name of a listener")
+        raise ConfigError(f"listener {text[:200]!r}: {name[:80]!r} is not the name of a listener")
     if name not in protocols:
         raise ConfigError(
             f"listener {text[:200]!r}: the security protocol of {name} is not known; set it with "

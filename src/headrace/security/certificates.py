@@ -137,7 +137,7 @@ def _seconds(time: _Element) -> int:
     digits = time.content.decode("ascii").removesuffix("Z")
     if time.tag != _GENERALIZED_TIME:
         if len(digits) != _UTC_TIME_DIGITS:
-            raise CertificateError(f"{digits[:20]!r} is no time")
+            raise CertificateError(f"{digits[:20]!r} is not a time")
         digits = ("20" if digits < "50" else "19") + digits
     year, rest = int(digits[:4]), digits[4:14]
     month, day, hour, minute, second = (int(rest[at : at + 2]) for at in range(0, 10, 2))

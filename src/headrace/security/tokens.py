@@ -183,7 +183,7 @@ def _time(claims: Mapping[str, Any], name: str) -> float | None:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     # An integer is finite, but may be too large for a float.
     if not number or (isinstance(value, float) and not math.isfinite(value)):
-        raise SaslError(f"the token's {name} is no time")
+        raise SaslError(f"the token's {name} is not a time")
     return float(max(-_LATEST_S, min(value, _LATEST_S)))
 
 

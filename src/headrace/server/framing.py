@@ -213,10 +213,10 @@ class ReceiveBuffer:
         self._budget.forget(self._owner)
         if extra > 0:
             self._budget.release(self._owner, extra)
-        self._owner = _Nobody()
+        self._owner = _NoOwner()
 
 
-class _Nobody:
+class _NoOwner:
     """The owner of a buffer that is closed."""
 
     def memory_available(self) -> None:

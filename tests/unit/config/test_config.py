@@ -12,9 +12,8 @@ from headrace.config.topic import (
     TOPIC_OPTIONS,
     UNSUPPORTED_TOPIC_OPTIONS,
     TopicConfig,
-    parse_topic_config,
-    topic_defaults,
 )
+from headrace.config.topic_parsing import parse_topic_config, topic_defaults
 from headrace.errors import ConfigError
 
 

@@ -28,7 +28,7 @@ class Logger(NamedTuple):
 
 
 class Loggers:
-    """The loggers of a process. This class has none; a shell with loggers uses a subclass."""
+    """The loggers of a process. This class has none; a server with loggers uses a subclass."""
 
     def all(self) -> Mapping[str, Logger]:
         """Return the loggers by name."""

@@ -44,10 +44,14 @@ def handle(
         reply = JoinGroupResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
     if context.header.api_version < _NO_PROTOCOL_VERSION:
         return reply
-    return reply.map(_without_protocol) if isinstance(reply, Deferred) else _without_protocol(reply)
+    return (
+        reply.map(_without_protocol_in_errors)
+        if isinstance(reply, Deferred)
+        else _without_protocol_in_errors(reply)
+    )
 
 
-def _without_protocol(response: JoinGroupResponse) -> JoinGroupResponse:
+def _without_protocol_in_errors(response: JoinGroupResponse) -> JoinGroupResponse:
     if response.error_code != ErrorCode.NONE:
         response.protocol_name = None
     return response

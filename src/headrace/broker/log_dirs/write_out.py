@@ -4,7 +4,7 @@ Without this: (1) Clients write hundreds of megabytes with durability `os`. (2) 
 group commit is in flight at a time. (3) A transaction ends meanwhile. The record of its coordinator waits for the next
 group commit, until all these megabytes are on the disk.
 
-So a shell with a spare thread syncs the files of these logs beside the group commits. Afterwards the logs take part in
+So a server with a spare thread syncs the files of these logs beside the group commits. Afterwards the logs take part in
 a group commit, which has little left to write. An error in the thread is not lost: a file that could not be synced
 refuses the next sync.
 """

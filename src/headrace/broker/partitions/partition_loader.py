@@ -12,7 +12,8 @@ from headrace.broker.partitions.partition import Partition
 from headrace.broker.partitions.replica_manager import ReplicaManager
 from headrace.broker.topic_names import schedule_of
 from headrace.config.broker import BrokerConfig
-from headrace.config.topic import TopicConfig, parse_topic_config
+from headrace.config.topic import TopicConfig
+from headrace.config.topic_parsing import parse_topic_config
 from headrace.core.log import PROTECTED, PartitionLog, PartitionSpec, is_passing
 from headrace.errors import StorageError
 from headrace.ports import Journal

@@ -9,7 +9,8 @@ from typing import Final
 from headrace.broker.partitions.partition import Partition
 from headrace.broker.topic_names import INTERNAL_TOPICS
 from headrace.config.broker import BrokerConfig
-from headrace.config.topic import TopicConfig, parse_topic_config
+from headrace.config.topic import TopicConfig
+from headrace.config.topic_parsing import parse_topic_config
 from headrace.errors import (
     ApiError,
     ConfigError,

@@ -19,7 +19,7 @@ from headrace.broker.metadata.metadata_writer import MetadataWriter
 from headrace.broker.partitions.topic import Topic
 from headrace.broker.topic_names import check_topic_name
 from headrace.config.broker import BrokerConfig
-from headrace.config.topic import parse_topic_config
+from headrace.config.topic_parsing import parse_topic_config
 from headrace.errors import (
     ApiError,
     ConfigError,

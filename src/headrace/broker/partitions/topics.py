@@ -36,7 +36,8 @@ from headrace.broker.partitions.topic_store import TopicStore
 from headrace.broker.topic_names import INTERNAL_TOPICS, DeletedNames, check_topic_name, metric_name
 from headrace.broker.waiting.steps import Steps, Work, finished
 from headrace.config.broker import BrokerConfig
-from headrace.config.topic import TopicConfig, parse_topic_config
+from headrace.config.topic import TopicConfig
+from headrace.config.topic_parsing import parse_topic_config
 from headrace.core.coordinator.runtime import Reply
 from headrace.errors import (
     ApiError,

@@ -35,7 +35,7 @@ class Checkpoint(NamedTuple):
 
     @property
     def timestamp_ms(self) -> int | None:
-        """The time at which reading starts, in milliseconds since 1970; None if the checkpoint is no time."""
+        """The time at which reading starts, in milliseconds since 1970; None if the checkpoint is not a time."""
         if not self.position.startswith(_TIMESTAMP):
             return None
         return int(self.position.removeprefix(_TIMESTAMP))

@@ -56,7 +56,7 @@ def decode_hook(kind: type, value: Any) -> Any:
     if not isinstance(value, str):
         if kind is Micros and type(value) in {int, float}:
             return Micros(round(value * 1_000_000))
-        raise ValueError(f"{value!r} is no text")
+        raise ValueError(f"{value!r} is not a text")
     if kind is Days:
         return Days(_days(value))
     return kind(_micros(value, local=kind is LocalMicros))
@@ -66,14 +66,14 @@ def _number(kind: type, value: Any) -> float:
     if isinstance(value, str) and value in _NOT_FINITE:
         return float(value)
     if type(value) not in {int, float} or (kind is Single and abs(value) > MAX_FLOAT):
-        raise ValueError(f"{value!r} is no number of this type")
+        raise ValueError(f"{value!r} is not a number of this type")
     return float(value)
 
 
 def _days(text: str) -> int:
     match = _DATE.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is no date")
+        raise ValueError(f"{text!r} is not a date")
     cycles, year = divmod(int(match[1]), _CYCLE_YEARS)
     # `dt.date` has the years 1 to 9999 only: compute with the corresponding year from 400 to 799.
     day = dt.date(year + _CYCLE_YEARS, int(match[2]), int(match[3])).toordinal()
@@ -83,7 +83,7 @@ def _days(text: str) -> int:
 def _micros(text: str, *, local: bool) -> int:
     match = _TIME.fullmatch(text)
     if match is None or (local and match[6]):
-        raise ValueError(f"{text!r} is no time")
+        raise ValueError(f"{text!r} is not a time")
     time = dt.time(int(match[2]), int(match[3]), int(match[4]))
     seconds = (time.hour * 60 + time.minute) * 60 + time.second
     zone = match[6] or "Z"
