@@ -50,8 +50,8 @@ def test_a_listener_is_parsed_and_printed_alike(
         ("a:\u0661", "HOST:PORT"),
         ("::1:9092", "brackets"),
         ("SSL://a b:1", "no host"),
-        ("://a:1", "no name"),
-        ("NEW NAME://a:1", "no name"),
+        ("://a:1", "not the name"),
+        ("NEW NAME://a:1", "not the name"),
         ("OTHER://a:1", "listener.security.protocol.map, as in OTHER:SSL"),
     ],
 )
