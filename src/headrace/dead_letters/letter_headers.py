@@ -285,7 +285,7 @@ def _offset(offset: int) -> bytes:
 
 
 def number(record: ConsumerRecord, name: str) -> int | None:
-    """Return the number in a header of `NUMBERS`, or None if the record has no such header or the header is not a number."""
+    """Return the number in a header of `NUMBERS`; None if there is no such header, or it is not a number."""
     value = header(record, name)
     layout = NUMBERS[name]
     if value is None:
