@@ -206,14 +206,14 @@ _OPTIONS: Final = (
         "allowed",
         multiple=True,
         metavar="User:NAME",
-        help="A principal to allow; repeatable.",
+        help="The principal of entries that allow; repeatable.",
     ),
     click.option(
         "--deny-principal",
         "denied",
         multiple=True,
         metavar="User:NAME",
-        help="A principal to deny, even if other entries allow it; repeatable.",
+        help="The principal of entries that deny, even if other entries allow; repeatable.",
     ),
     click.option(
         "--host",
@@ -262,8 +262,8 @@ _OPTIONS: Final = (
         metavar="NAME",
         help="A transactional id, or '*' for every one.",
     ),
-    click.option("--cluster", is_flag=True, help="The cluster as a whole."),
-    click.option("--prefixed", is_flag=True, help="Take resource names as prefixes of names."),
+    click.option("--cluster", is_flag=True, help="The cluster itself as the resource."),
+    click.option("--prefixed", is_flag=True, help="The resource names are prefixes of names."),
 )
 
 

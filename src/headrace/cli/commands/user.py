@@ -108,8 +108,7 @@ def password_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--password-file",
             type=click.Path(dir_okay=False, allow_dash=False, path_type=Path),
             metavar="FILE",
-            help="Read the password from a file. Without: HEADRACE_PASSWORD, else it is asked for, or read from "
-            "standard input.",
+            help="Read the password from a file.  [default: HEADRACE_PASSWORD, else a prompt, else standard input]",
         ),
     ):
         command = add(command)
