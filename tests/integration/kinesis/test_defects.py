@@ -21,7 +21,7 @@ ON_THE_FAKE = "tests/integration/kinesis/reading/test_reading_ahead_on_the_fake.
 SHARDS = "tests/integration/kinesis/reading/test_stream_shards.py"
 AHEAD = "tests/unit/kinesis/reading/test_read_ahead.py"
 STREAMS = "tests/unit/kinesis/test_streams.py"
-BOTH = "tests/integration/kinesis/group/test_one_program_for_both.py"
+BOTH = "tests/integration/kinesis/group/test_handlers_on_topic_and_stream.py"
 PROCESSES = "tests/integration/kinesis/test_processes.py::test_processes_lose_no_record_and_no_shard_has_two_owners"
 
 DEFECTS: Final[dict[int, tuple[str, ...]]] = {

@@ -39,7 +39,7 @@ def test_the_maker_of_a_cancelled_value_is_notified_once():
     assert not deferred.done
 
 
-def test_a_value_that_comes_after_the_cancel_is_ignored():
+def test_a_value_resolved_after_the_cancel_is_ignored():
     deferred: Deferred[int] = Deferred()
     deferred.cancel()
     deferred.resolve(1)
@@ -60,7 +60,7 @@ def test_cancelling_a_resolved_deferred_does_nothing():
     assert given_up == []
 
 
-def test_a_cancel_goes_up_the_chain_and_the_functions_of_the_chain_are_not_called():
+def test_cancelling_a_chained_deferred_cancels_its_source():
     given_up: list[str] = []
     source: Deferred[int] = Deferred(lambda: given_up.append("source"))
     last = source.map(lambda _: pytest.fail("called")).map(lambda _: pytest.fail("called"))

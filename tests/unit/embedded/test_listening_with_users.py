@@ -43,7 +43,7 @@ def test_only_users_with_a_valid_password_can_connect(broker: headrace.Broker, m
         admin.topics()
 
 
-def test_passwords_are_hashed_while_the_program_goes_on(
+def test_passwords_are_hashed_without_blocking_the_program(
     broker: headrace.Broker, monkeypatch: pytest.MonkeyPatch
 ):
     """Otherwise a remote client could delay the local clients with many passwords."""

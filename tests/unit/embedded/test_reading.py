@@ -20,7 +20,7 @@ def values(broker: headrace.Broker, offset: int = 0, **options: Any) -> list[byt
     return [record.value for record in broker.read("t", 0, offset, **options)]
 
 
-def test_records_of_aborted_transactions_are_left_out_unless_they_are_wanted(
+def test_aborted_records_are_read_only_on_request(
     broker: headrace.Broker,
 ) -> None:
     with broker, headrace.Producer(broker, transactional_id="x") as producer:

@@ -211,7 +211,7 @@ def test_a_watch_gets_no_commit_that_was_not_applied(store: MetadataStore):
     assert len(seen.batches) == 1
 
 
-def test_a_watch_that_ended_gets_nothing(store: MetadataStore):
+def test_an_ended_watch_receives_no_commit(store: MetadataStore):
     seen, other = Seen(), Seen()
     end = store.watch("", seen)
     store.watch("", other)

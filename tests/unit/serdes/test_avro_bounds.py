@@ -64,7 +64,7 @@ def everything() -> dict[str, Any]:
     return {**value, "parts": [None, {**value, "text": ""}, b"abc"]}
 
 
-def test_values_that_nest_and_hold_nothing_are_read_as_before() -> None:
+def test_whole_avro_values_are_decoded_and_truncated_values_are_refused() -> None:
     serde = AvroSerde(EVERYTHING)
     data = serde.serialize(everything())
     assert AvroBounds(serde._schema)._needed

@@ -301,7 +301,7 @@ def test_a_type_that_cannot_be_read_is_refused_when_the_worker_is_declared(name:
         App(group="g").worker("orders")(function_of(kind))
 
 
-def test_a_serde_takes_the_place_of_a_type_that_cannot_be_read() -> None:
+def test_a_serde_replaces_an_unsupported_annotation() -> None:
     app = App(group="g")
     app.worker("orders", serde=OwnSerde())(function_of(Custom))
     assert isinstance(app._workers[0].serde, OwnSerde)

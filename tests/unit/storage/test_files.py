@@ -191,7 +191,7 @@ def test_a_short_write_is_completed(disk: OsFileSystem, monkeypatch: pytest.Monk
     assert file.read(0, 100) == b"abcdefgh"
 
 
-def test_an_append_that_fails_half_way_leaves_nothing(
+def test_a_partially_failed_append_is_truncated(
     disk: OsFileSystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = disk.open("log", create=True)

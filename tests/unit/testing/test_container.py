@@ -27,7 +27,7 @@ def test_the_container_can_be_started_and_stopped_without_a_context() -> None:
         kafka.get_bootstrap_server()
 
 
-def test_settings_of_the_environment_are_obeyed_if_they_are_a_broker_s() -> None:
+def test_the_container_applies_broker_settings_of_the_environment() -> None:
     kafka = (
         KafkaContainer()
         .with_env("KAFKA_NUM_PARTITIONS", "3")

@@ -77,7 +77,7 @@ def test_a_process_that_asks_is_a_member_before_it_has_a_lease() -> None:
     assert made.level == 2
 
 
-def test_the_member_with_most_leases_is_asked() -> None:
+def test_a_lease_is_requested_from_the_member_with_most_leases() -> None:
     made = division(
         "me",
         *(lease(number, "a") for number in range(3)),
@@ -86,12 +86,12 @@ def test_the_member_with_most_leases_is_asked() -> None:
     assert [wish.owner for wish in made.wishes(9)] == ["b", "b"]
 
 
-def test_no_lease_is_asked_for_if_its_owner_would_lack_one_then() -> None:
+def test_no_lease_is_requested_if_its_owner_would_fall_below_its_share() -> None:
     made = division("me", lease(0, "me"), lease(1, "a"), lease(2, "a"))
     assert not made.wishes(9)
 
 
-def test_a_lease_with_a_next_owner_is_not_asked_for_again() -> None:
+def test_a_lease_with_a_next_owner_is_not_requested_again() -> None:
     made = division(
         "me", lease(0, "a", asker="b"), lease(1, "a", asker="b"), lease(2, "a"), lease(3, "a")
     )

@@ -67,7 +67,7 @@ def commit(manager: LogManager) -> list[TopicPartition]:
     return [log.topic_partition for log in manager.finish_sync(batch)]
 
 
-def test_logs_come_back_after_a_clean_shutdown_without_being_read() -> None:
+def test_logs_open_after_a_clean_shutdown_without_a_scan() -> None:
     files = MemoryFileSystem()
     manager = start(files, A, B)
     append(log_of(manager, A), batch_of(3))

@@ -156,7 +156,7 @@ def simulate(scenario: Told, *shards: str) -> None:
 
 
 @pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="of Linux")
-def test_the_clock_of_leases_goes_on_while_the_machine_is_suspended(
+def test_the_lease_clock_advances_while_the_machine_is_suspended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def clock(which: int) -> int:
@@ -252,7 +252,7 @@ def test_a_member_that_cannot_renew_stops_in_time_and_starts_again(fault: str) -
     simulate(scenario, "a")
 
 
-def test_notifications_of_a_shard_come_one_after_another() -> None:
+def test_notifications_of_a_shard_do_not_overlap() -> None:
     async def scenario(store: Store, lister: Lister, loop: LeapingLoop) -> None:
         team = Team(store, lister, loop)
         team.is_slow = True

@@ -48,7 +48,7 @@ def test_a_pipeline_can_be_called_like_its_function() -> None:
     assert declared(lambda orders: [orders, "and more"])("rows") == ["rows", "and more"]
 
 
-def test_functions_of_every_kind_have_a_place_and_a_name() -> None:
+def test_every_kind_of_function_has_a_source_location_and_a_name() -> None:
     class Doubled:
         def __call__(self, orders: Any) -> Any:
             return orders

@@ -190,7 +190,7 @@ def test_the_state_survives_a_log_that_is_cleaned(tmp_path: Path) -> None:
     assert world.archived() == world.expected()
 
 
-def test_ranges_without_records_are_covered_so_that_the_archive_goes_on(tmp_path: Path) -> None:
+def test_ranges_without_records_advance_the_archive(tmp_path: Path) -> None:
     world = ArchiveHarness(tmp_path, max_offsets=3)
     world.holes = {1, 3, 4, 5, 8}
     world.cluster.grow("flights", 0, 9)
@@ -239,7 +239,7 @@ def test_a_batch_of_a_topic_recreated_during_the_read_is_not_committed(tmp_path:
     assert world.archived() == []
 
 
-def test_records_removed_before_they_were_archived_are_an_error_or_left_out(tmp_path: Path) -> None:
+def test_records_deleted_before_archiving_fail_the_batch_or_are_skipped(tmp_path: Path) -> None:
     world = ArchiveHarness(tmp_path)
     flights = TopicPartition("flights", 0)
     world.cluster.grow("flights", 0, 5)

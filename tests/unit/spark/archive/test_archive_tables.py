@@ -97,9 +97,7 @@ def test_groups_to_compact_are_neighbours_that_fit_together() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_compaction_keeps_rows_order_and_statistics_and_the_archive_goes_on(
-    kind: str, tmp_path: Path
-) -> None:
+def test_compaction_keeps_rows_order_and_statistics(kind: str, tmp_path: Path) -> None:
     world = archived(tmp_path, kind)
     table = open_table(kind, world.root)
     assert len(table.snapshot().files) == 4
@@ -197,7 +195,7 @@ def make_old(table: ArchiveTable, hours: float) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_orphans_are_deleted_when_they_are_old_and_nothing_else(kind: str, tmp_path: Path) -> None:
+def test_only_old_orphan_files_are_deleted(kind: str, tmp_path: Path) -> None:
     world = archived(tmp_path, kind)
     table = open_table(kind, world.root)
     (orphan,) = world.write(
@@ -237,7 +235,7 @@ def test_files_committed_during_a_search_for_orphans_are_kept(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_files_that_compaction_replaced_outlive_their_readers_and_then_go(
+def test_files_replaced_by_compaction_are_deleted_after_their_readers_end(
     kind: str, tmp_path: Path
 ) -> None:
     world = archived(tmp_path, kind)

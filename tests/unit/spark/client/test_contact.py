@@ -66,7 +66,7 @@ def test_an_authentication_error_ends_the_wait_at_once(clock: Clock) -> None:
     assert clock.now_s == 1000
 
 
-def test_reads_and_writes_check_the_broker_first(clock: Clock) -> None:
+def test_reads_and_writes_check_the_broker_before_they_start(clock: Clock) -> None:
     nowhere = {"kafka.bootstrap.servers": f"127.0.0.1:{free_ports(1)[0]}"}
     wrong = "Connection refused: see whether a broker runs there, and whether kafka.bootstrap.servers is right"
     for streaming in (False, True):

@@ -117,7 +117,7 @@ def test_a_task_whose_rows_cannot_be_written_aborts(broker: Broker, cluster: Clu
     assert values(broker) == [b"other"]
 
 
-def test_a_batch_that_took_longer_than_its_transactions_is_to_be_repeated(
+def test_a_batch_longer_than_its_transaction_timeout_must_be_repeated(
     broker: Broker, cluster: Cluster
 ) -> None:
     late = write(cluster, 0, 1)
@@ -302,7 +302,7 @@ def test_another_division_does_not_matter_if_all_is_committed(
         commit(cluster, write(cluster, 0, 1, 2, 3, 4))
 
 
-def test_another_division_is_taken_at_the_second_start_if_nothing_is_committed(
+def test_a_different_division_of_an_uncommitted_batch_is_accepted_at_the_second_start(
     broker: Broker, cluster: Cluster
 ) -> None:
     late = [write(cluster, 0, 1), write(cluster, 0, 2, partition=1)]

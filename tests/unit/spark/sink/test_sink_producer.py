@@ -125,7 +125,7 @@ def test_a_producer_that_takes_over_the_id_has_aborted_the_transaction(broker: B
     assert committed(broker) == []
 
 
-def test_a_producer_does_nothing_after_it_handed_over_its_transaction(broker: Broker) -> None:
+def test_a_producer_refuses_every_call_after_it_handed_over_its_transaction(broker: Broker) -> None:
     with producer(broker, transactional_id="tx") as rows:
         with pytest.raises(TransactionStateError, match="no transaction to hand over"):
             rows.hand_over()

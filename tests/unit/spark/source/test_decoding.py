@@ -51,7 +51,7 @@ def decode(wanted: SourceOptions, send: Any = None) -> Any:
     return decode_batch(batch(wanted), wanted.decode, arrow_schema(wanted), send)
 
 
-def test_a_value_that_does_not_decode_fails_the_read_with_its_place() -> None:
+def test_an_undecodable_value_fails_the_read_with_partition_and_offset() -> None:
     with pytest.raises(
         DecodeError, match=r"offset 41 of t-3 .* json: .*onError=null .*onError=dlq:TOPIC"
     ):

@@ -63,7 +63,7 @@ def offsets(parts: list[FetchedPart]) -> list[tuple[int, int]]:
     ]
 
 
-def test_small_ranges_are_fetched_in_one_round_and_come_one_after_the_other() -> None:
+def test_small_ranges_are_fetched_in_one_round_and_returned_in_order() -> None:
     cluster = FakeCluster()
     for number in range(40):
         cluster.grow("a", number, 3)
@@ -99,7 +99,7 @@ def test_no_range_is_fetched_after_one_that_needs_several_rounds() -> None:
     assert [each.max_bytes for each in cluster.rounds[0].values()] == [PARTITION_BYTES]
 
 
-def test_two_ranges_of_one_partition_are_not_asked_for_at_once() -> None:
+def test_two_ranges_of_one_partition_are_not_fetched_in_one_request() -> None:
     cluster = FakeCluster()
     cluster.grow("a", 0, 12)
     ranges = [OffsetRange(partition(0), 0, 3), OffsetRange(partition(0), 6, 9)]
@@ -122,7 +122,7 @@ def test_an_error_counts_when_its_range_is_the_first_incomplete_one() -> None:
     assert [offset for number, offset in offsets(parts) if number == 1] == [5, 6, 7, 8]
 
 
-def test_no_more_is_asked_for_than_is_left_of_a_range() -> None:
+def test_a_fetch_requests_at_most_the_rest_of_its_range() -> None:
     value = b"x" * 1000
 
     def answer(_: TopicPartition, position: FetchPosition) -> FetchedPartition:

@@ -41,14 +41,14 @@ def threads() -> list[threading.Thread]:
     return [each for each in threading.enumerate() if each.name == "headrace-read-ahead"]
 
 
-def test_items_come_in_order_and_the_thread_ends() -> None:
+def test_items_are_returned_in_order_and_the_thread_ends() -> None:
     source = Source(1000)
     assert list(read_ahead(source.numbers(), lambda _: 1, 10)) == list(range(1000))
     assert source.closed.is_set()
     assert threads() == []
 
 
-def test_the_next_items_are_produced_before_they_are_asked_for_but_not_too_many() -> None:
+def test_the_thread_reads_ahead_up_to_its_limit() -> None:
     source = Source(100)
     items = read_ahead(source.numbers(), lambda _: 10, 45)
     assert source.produced == 0, "nothing happens before the first is asked for"

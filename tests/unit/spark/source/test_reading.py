@@ -94,7 +94,7 @@ def test_a_truncated_log_is_an_error_or_skipped(cluster: FakeCluster) -> None:
     assert offsets(cluster, 25, 30, options(fail_on_data_loss=False)) == []
 
 
-def test_a_topic_that_was_created_again_is_not_read_in_the_place_of_the_old_one(
+def test_a_recreated_topic_fails_the_read_of_the_old_topic(
     cluster: FakeCluster,
 ) -> None:
     planned = [OffsetRange(A0, 0, 20, "id-a"), OffsetRange(TopicPartition("b", 0), 0, 5, "id-b")]
@@ -114,7 +114,7 @@ def test_a_topic_that_was_created_again_is_not_read_in_the_place_of_the_old_one(
     assert read(options(fail_on_data_loss=False)) == ["b"] * 5
 
 
-def test_records_that_never_come_are_not_waited_for_endlessly(cluster: FakeCluster) -> None:
+def test_a_wait_for_missing_records_ends_at_the_time_out(cluster: FakeCluster) -> None:
     cluster.batch_records = 0
     with pytest.raises(
         TransportError, match=r"from offset 18 to 19 .* 2 s .*pollTimeoutMs.*see whether a quota"
@@ -166,7 +166,7 @@ def test_large_arrow_batches_are_passed_on_and_small_ones_put_together() -> None
     assert all(each.schema.equals(schema) for each in found)
 
 
-def test_a_read_that_is_given_up_ends_its_thread(cluster: FakeCluster) -> None:
+def test_an_abandoned_read_ends_its_thread(cluster: FakeCluster) -> None:
     cluster.batch_records = 10_000  # an Arrow batch each
     cluster.grow("a", 0, 10_000_000)
     batches: Any = read_task(cluster, ReadTask([OffsetRange(A0, 0, 10_000_000)]), options())

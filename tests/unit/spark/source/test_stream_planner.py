@@ -182,7 +182,7 @@ def test_wrong_options_are_raised_at_the_first_call_not_by_the_constructor() -> 
         reader.initialOffset()
 
 
-def test_starting_offsets_that_are_gone_fail_or_move(cluster: FakeCluster) -> None:
+def test_deleted_starting_offsets_fail_or_move_to_the_log_start(cluster: FakeCluster) -> None:
     cluster.logs[A0] = (6, 10)
     start = {A0: 2, A1: -1}
 
@@ -343,7 +343,7 @@ def test_topics_that_the_options_no_longer_name_are_reported(cluster: FakeCluste
         StreamPlanner(cluster, matching).latest(place)
 
 
-def test_an_empty_topic_is_an_empty_first_batch_and_then_nothing(cluster: FakeCluster) -> None:
+def test_an_empty_topic_causes_one_empty_batch(cluster: FakeCluster) -> None:
     cluster.logs[A0] = (0, 0)
     planner = StreamPlanner(cluster, options())
 
@@ -354,7 +354,7 @@ def test_an_empty_topic_is_an_empty_first_batch_and_then_nothing(cluster: FakeCl
     assert planner.tasks(place, place) == []
 
 
-def test_tasks_know_which_topic_they_read(cluster: FakeCluster) -> None:
+def test_tasks_contain_the_id_of_their_topic(cluster: FakeCluster) -> None:
     planner = StreamPlanner(cluster, options(min_partitions=3))
     start = planner.initial()
 

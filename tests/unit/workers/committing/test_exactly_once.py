@@ -452,7 +452,7 @@ def test_a_worker_reads_the_committed_results_of_another_worker(broker: Broker, 
         assert values(t, "sent") == [b"1!!", b"2!!"]
 
 
-def test_keys_of_dedupe_count_when_they_are_committed(broker: Broker, app: App) -> None:
+def test_dedupe_keys_take_effect_when_they_are_committed(broker: Broker, app: App) -> None:
     seen: set[bytes] = set()
 
     class Seen:

@@ -112,7 +112,7 @@ def test_each_dead_letter_has_its_own_message_although_stacks_are_formatted_once
     ]
 
 
-def test_the_causes_of_a_failure_are_in_its_text_and_come_first() -> None:
+def test_the_text_of_a_failure_starts_with_its_causes() -> None:
     def chained() -> None:
         try:
             json.loads("{")
@@ -183,6 +183,6 @@ def test_the_number_of_remembered_failures_is_bounded(monkeypatch) -> None:
     assert len(seen._kinds) == len(seen._stacks) == 3
 
 
-def test_the_place_of_a_failure_is_in_the_program() -> None:
+def test_the_location_of_a_failure_is_in_the_program() -> None:
     assert place_in(failure(lambda: json.loads("{"))) != ""
     assert place_in(ValueError("never raised")) == ""

@@ -265,7 +265,7 @@ def test_lost_partitions_are_forgotten_and_overlapping_handlers_are_counted(
 
 @pytest.mark.parametrize("assignor", ["range", "cooperative-sticky", "equal"])
 @pytest.mark.parametrize("ordering", ["partition", "key"])
-def test_no_record_is_lost_or_handled_twice_while_workers_come_and_go(
+def test_no_record_is_lost_or_handled_twice_while_workers_join_and_leave(
     broker: Broker, assignor: str, ordering: Ordering
 ) -> None:
     fill(broker, 30)
@@ -328,7 +328,7 @@ def test_committed_offsets_have_no_unfinished_records_before_them(broker: Broker
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
-def test_at_most_once_loses_and_repeats_nothing_while_workers_come_and_go_in_order(
+def test_at_most_once_loses_and_repeats_nothing_while_workers_join_and_leave_in_order(
     broker: Broker, kind: str
 ) -> None:
     fill(broker, 30)

@@ -226,7 +226,7 @@ def test_other_topics_make_no_rebalance(world):
     assert member.generation == generation
 
 
-def test_a_leader_that_leaves_partitions_out_is_asked_once_for_each_change(world):
+def test_a_leader_that_omits_partitions_must_rejoin_once_for_each_change(world):
     member = IncuriousConsumer(world, "t")
     member.counts = {"t": 6}
     settle(member)

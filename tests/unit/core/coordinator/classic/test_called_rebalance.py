@@ -11,7 +11,7 @@ def call(harness: GroupHarness, group: str = "g") -> None:
     harness.coordinator.rebalance(group, "attached to another topic", harness.now_ms)
 
 
-def test_members_of_a_stable_group_join_again_and_nothing_is_written_before() -> None:
+def test_a_requested_rebalance_writes_nothing_before_members_rejoin() -> None:
     harness = GroupHarness()
     one, two = harness.stable(2)
     number = harness.group().generation.number
@@ -27,7 +27,7 @@ def test_members_of_a_stable_group_join_again_and_nothing_is_written_before() ->
     assert now(first).generation_id == number + 1
 
 
-def test_a_member_that_does_not_come_back_is_removed() -> None:
+def test_a_member_that_does_not_rejoin_is_removed() -> None:
     harness = GroupHarness()
     one, _two = harness.stable(2)
     call(harness)

@@ -133,7 +133,7 @@ def test_a_leaving_member_makes_the_others_join_again():
     assert now(harness.join(second)).leader == second
 
 
-def test_several_leave_at_once_each_with_an_outcome_of_its_own():
+def test_each_member_of_a_joint_leave_has_its_own_result():
     harness = GroupHarness()
     first, second, third = harness.stable(3)
     response = now(harness.leave((first, None), ("stranger", None), (second, "i"), (second, None)))

@@ -69,7 +69,7 @@ def test_a_segment_is_sealed_when_it_has_many_aborted_transactions() -> None:
     assert read_committed(log) == []
 
 
-def test_a_committed_transaction_seals_nothing() -> None:
+def test_a_committed_transaction_does_not_seal_the_segment() -> None:
     log = open_log(MemoryFileSystem(), shared=shared(most_in_segment=2))
     abort(log, 2)
     for producer_id in range(10):

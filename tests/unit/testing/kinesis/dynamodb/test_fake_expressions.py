@@ -144,7 +144,7 @@ def test_sets_grow_and_shrink(dynamodb: FakeDynamoDB) -> None:
         change("ADD n :n", "x")
 
 
-def test_an_update_of_nothing_writes_a_new_item(dynamodb: FakeDynamoDB) -> None:
+def test_an_update_of_a_missing_item_creates_the_item(dynamodb: FakeDynamoDB) -> None:
     key = item("g", "2")
     ask(
         dynamodb,
