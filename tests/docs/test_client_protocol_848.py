@@ -105,7 +105,7 @@ MESSAGES = {
 
 STOP = {
     kind == "bool": LAYOUTS[f"Tag 26738 of {where}"]
-    for where, kind in (("a heartbeat's answer", "bool"), ("LeaveGroup", "struct"))
+    for where, kind in (("a heartbeat's response", "bool"), ("LeaveGroup", "struct"))
 }
 """The content of the tag in section 13: a field that asks the member to stop, or that names the member to stop."""
 
