@@ -67,6 +67,8 @@ BANNED = {
     r"\bbookmarks?\b": "a committed offset",
     r"\bwaiting room\b": "the purgatory",
     r"\bmend(s|ed|ing)?\b": "repair, correct",
+    r"\bdelayed records?\b": "a scheduled record",
+    r"\bas (it|they) comes?\b": "name the order, or the default settings",
 }
 """Patterns of banned words, and what to write instead."""
 _BANNED = re.compile(

@@ -124,7 +124,7 @@ def test_the_same_with_asyncio(target: Target, topic: str) -> None:
                             value = f"{number}-{part}".encode()
                             _ = await producer.send(topic, value, partition=part % PARTITIONS)
                         if number % 2:
-                            raise SpoiltError  # before or behind the first batch's departure, as it comes
+                            raise SpoiltError  # before or after the first batch is sent
 
     asyncio.run(run())
     assert read(target, topic) == WANTED

@@ -317,7 +317,7 @@ class Run:
         assert now_ms() < plan.start_ms, "all is scheduled before the first record is due"
 
     def deliver(self) -> None:
-        """Read all records as they come, with two kills meanwhile."""
+        """Read all records in order of delivery, with two kills meanwhile."""
         plan = self.plan
         reader = Reader(plan, (self.server.host, self.server.port))
         thread = threading.Thread(target=reader.run)
@@ -360,7 +360,7 @@ def test_slow_records_outside_an_outage_are_measured() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_delayed_records_come_once_and_in_time_over_kills(tmp_path: Path) -> None:
+def test_scheduled_records_are_delivered_once_and_in_time_despite_kills(tmp_path: Path) -> None:
     run = Run(tmp_path, RECORDS)
     try:
         run.server.start()

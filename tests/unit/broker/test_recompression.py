@@ -615,7 +615,7 @@ def test_topics_that_look_into_records(harness: BrokerHarness, extra: str):
         assert codecs(harness)[0] == Compression.GZIP
 
 
-def test_delayed_records_have_the_codec_too(harness: BrokerHarness):
+def test_scheduled_records_have_the_codec_of_the_topic(harness: BrokerHarness):
     harness.create_topic("t", compression_type="gzip", headrace_delay_enable="true")
     builder = BatchBuilder(compression=Compression.LZ4)
     builder.append(None, b"later" * 100, [("headrace.delay-ms", b"1000")], START_MS)
