@@ -2,9 +2,8 @@
 
     python tools/check_prose.py                      the number of problems in each directory
     python tools/check_prose.py src/headrace/cli     every problem below a directory, or in a file
-    python tools/check_prose.py --update             take directories without problems off the list of exceptions
 
-`tests/unit/test_tidy.py` runs the same check. It skips the directories listed in `tools/prose_exceptions.txt`.
+`tests/unit/test_tidy.py` runs the same check.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-EXCEPTIONS = ROOT / "tools/prose_exceptions.txt"
 MARKDOWN_LINE_LIMIT = 160
 LEAST_WORDS = 4
 
@@ -102,11 +100,6 @@ def problems(*below: str) -> Iterator[Problem]:
             found = _reader(path)(text)
             for line, problem in found:
                 yield Problem(path, line, problem)
-
-
-def exceptions() -> set[str]:
-    """Return the directories in which problems are allowed for now."""
-    return set(EXCEPTIONS.read_text().split()) if EXCEPTIONS.exists() else set()
 
 
 def _tracked() -> list[str]:
@@ -192,19 +185,14 @@ def _in_markdown(text: str) -> Iterator[tuple[int, str]]:
 
 def main(arguments: list[str]) -> int:
     """Print problems, or their number in each directory; return the exit code."""
-    if arguments and arguments != ["--update"]:
-        found = list(problems(*arguments))
-        print("\n".join(map(str, found)))
-        return 1 if found else 0
-    counts = Counter(problem.directory for problem in problems())
+    found = list(problems(*arguments))
     if arguments:
-        EXCEPTIONS.write_text("".join(f"{each}\n" for each in sorted(exceptions() & set(counts))))
-        return 0
-    for directory, count in sorted(counts.items()):
-        allowed = "" if directory in exceptions() else "  not allowed"
-        print(f"{count:6}  {directory}{allowed}")
-    print(f"{counts.total():6}  in all")
-    return 1 if set(counts) - exceptions() else 0
+        print("\n".join(map(str, found)))
+    else:
+        for directory, count in sorted(Counter(problem.directory for problem in found).items()):
+            print(f"{count:6}  {directory}")
+        print(f"{len(found):6}  in all")
+    return 1 if found else 0
 
 
 if __name__ == "__main__":

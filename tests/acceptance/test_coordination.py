@@ -183,9 +183,9 @@ def test_b4_an_invalid_session_timeout_is_refused(peer, session_ms) -> None:
 )
 def test_b4_a_member_retries_while_its_coordinator_loads_or_moves(code) -> None:
     """One broker is never without its groups for long: the answers are put in."""
-    world = ConsumerSimulation()
-    world.broker.create_topic("t", partitions=2)
-    members = [world.consumer(group="g", assignor="equal") for _ in range(2)]
+    harness = ConsumerSimulation()
+    harness.broker.create_topic("t", partitions=2)
+    members = [harness.consumer(group="g", assignor="equal") for _ in range(2)]
     for member in members:
         member.subscribe(["t"])
     rebalance(*members)
@@ -198,7 +198,7 @@ def test_b4_a_member_retries_while_its_coordinator_loads_or_moves(code) -> None:
         return None
 
     generations = [member.core.group_metadata().generation_id for member in members]
-    world.fault = elsewhere
+    harness.fault = elsewhere
     rebalance(*members, rounds=60)
     assert len(told) == 6
     assert [member.core.group_metadata().generation_id for member in members] == generations

@@ -108,10 +108,10 @@ def test_b7_the_code_that_talks_to_the_coordinator_is_small() -> None:
 
 def test_b7_one_thread_is_enough_and_heartbeats_come_from_polls() -> None:
     """The core lives on calls alone: without a thread, a loop or a socket, a group forms and stays together."""
-    world = ConsumerSimulation()
-    world.broker.create_topic("t", partitions=2)
+    harness = ConsumerSimulation()
+    harness.broker.create_topic("t", partitions=2)
     threads = threading.active_count()
-    members = [world.consumer(group="g", auto_offset_reset="earliest") for _ in range(2)]
+    members = [harness.consumer(group="g", auto_offset_reset="earliest") for _ in range(2)]
     for member in members:
         member.subscribe(["t"])
     for _ in range(200):  # for longer than two sessions

@@ -53,11 +53,11 @@ def _options() -> argparse.Namespace:
 def _run(broker: WatchedBroker, options: argparse.Namespace) -> int:
     """Send everything, print the requests above their bound, and return their number."""
     began = time.monotonic()
-    world = Contents(broker, SHORT if options.short else LONG)
-    values = world.make()
+    harness = Contents(broker, SHORT if options.short else LONG)
+    values = harness.make()
     print(f"prepared in {time.monotonic() - began:.0f} s", flush=True)
     over = count = 0
-    for name, size, cost, bound in _measured(world, values, options):
+    for name, size, cost, bound in _measured(harness, values, options):
         count += 1
         found = violations(cost, bound)
         over += bool(found)
@@ -69,12 +69,12 @@ def _run(broker: WatchedBroker, options: argparse.Namespace) -> int:
     return over + len(bugs)
 
 
-def _measured(world: Contents, values: Values, options: argparse.Namespace) -> Iterator[Measured]:
+def _measured(harness: Contents, values: Values, options: argparse.Namespace) -> Iterator[Measured]:
     for scenario in SCENARIOS:
         wanted = scenario.__name__ in options.scenario if options.scenario else not options.api
         if wanted and not options.requests_only:
             print("--", scenario.__name__, flush=True)
-            for name, size, cost in scenario(world, values):
+            for name, size, cost in scenario(harness, values):
                 yield name, size, cost, SCENARIO
     if options.scenarios_only or (options.scenario and not options.api):
         return
@@ -83,7 +83,7 @@ def _measured(world: Contents, values: Values, options: argparse.Namespace) -> I
         for name in request_schemas()
         if not options.api or name.removesuffix("Request") in options.api
     ]
-    found = drive(world.broker, values, names, as_admin=options.admin, thorough=options.thorough)
+    found = drive(harness.broker, values, names, as_admin=options.admin, thorough=options.thorough)
     for case, cost in found:
         yield case.name, len(case.frame), cost, bound_of(case.name.split(" ")[0])
 

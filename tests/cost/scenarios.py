@@ -65,7 +65,7 @@ TAGS: Final = b"\1" + b"".join(b"\1" + bytes([65 + number]) for number in range(
 
 
 def one(
-    world: Contents,
+    harness: Contents,
     name: str,
     request: Message,
     version: int,
@@ -75,22 +75,22 @@ def one(
 ) -> Found:
     """Measure one request on a connection of its own."""
     frame = framed(request, version)
-    with world.broker.connection(as_admin=as_admin) as connection:
-        yield name, len(frame), world.broker.measure([frame], connection, **more)
+    with harness.broker.connection(as_admin=as_admin) as connection:
+        yield name, len(frame), harness.broker.measure([frame], connection, **more)
 
 
 # What is asked of few records
 
 
-def bombs_are_produced(world: Contents, values: Values) -> Found:
+def bombs_are_produced(harness: Contents, values: Values) -> Found:
     """Yield the cost of producing each bomb."""
-    yield from world.planting
+    yield from harness.planting
 
 
-def bombs_are_searched(world: Contents, values: Values) -> Found:
+def bombs_are_searched(harness: Contents, values: Values) -> Found:
     """Send ListOffsets by time, which decompresses the batch that it finds."""
     for topic in SPECIAL:
-        for number, name in enumerate(world.planted.get(topic, [])):
+        for number, name in enumerate(harness.planted.get(topic, [])):
             time_ms = NOW_MS + 1000 * number
             for what in (time_ms, -3):
                 request = ListOffsetsRequest(
@@ -102,28 +102,28 @@ def bombs_are_searched(world: Contents, values: Values) -> Found:
                         )
                     ],
                 )
-                yield from one(world, f"ListOffsets {what} of {topic}: {name}", request, 7)
+                yield from one(harness, f"ListOffsets {what} of {topic}: {name}", request, 7)
 
 
-def bombs_are_fetched(world: Contents, values: Values) -> Found:
+def bombs_are_fetched(harness: Contents, values: Values) -> Found:
     """Fetch each batch, with and without a filter."""
     for topic in SPECIAL:
-        for offset in world.offsets.get(topic, []):
+        for offset in harness.offsets.get(topic, []):
             for tags in (b"", TAGS):
                 request = fetch({topic: [0]}, offset=offset, headrace_filter=tags)
                 name = f"Fetch of {topic} at {offset}, {'64 tags' if tags else 'no filter'}"
-                yield from one(world, name, request, 12)
+                yield from one(harness, name, request, 12)
 
 
 # Much at once
 
 
-def much_is_asked(world: Contents, values: Values) -> Found:
+def much_is_asked(harness: Contents, values: Values) -> Found:
     """Send one request for all objects of a kind."""
-    every = list(range(world.scale.partitions))
+    every = list(range(harness.scale.partitions))
     few = len(every)
     batch = build_batch([(b"k", b"v", (), NOW_MS)])
-    topics = ["few", *(f"few.{i}" for i in range(min(9_000, world.scale.topics)))]
+    topics = ["few", *(f"few.{i}" for i in range(min(9_000, harness.scale.topics)))]
     resources = [DescribeConfigsResource(resource_type=2, resource_name=name) for name in topics]
     rows = [DeleteRecordsPartition(partition_index=i, offset=-1) for i in every]
     asked: list[tuple[str, Message, int]] = [
@@ -164,9 +164,9 @@ def much_is_asked(world: Contents, values: Values) -> Found:
         ),
     ]
     for name, request, version in asked:
-        yield from one(world, name, request, version)
+        yield from one(harness, name, request, version)
     deletion = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="few", partitions=rows)])
-    yield from one(world, f"DeleteRecords of {few} partitions", deletion, 2, as_admin=True)
+    yield from one(harness, f"DeleteRecords of {few} partitions", deletion, 2, as_admin=True)
 
 
 def _much_produced(every: list[int], batch: bytes | None, count: int) -> ProduceRequest:
@@ -177,7 +177,7 @@ def _much_produced(every: list[int], batch: bytes | None, count: int) -> Produce
     return request
 
 
-def expressions(world: Contents, values: Values) -> Found:
+def expressions(harness: Contents, values: Values) -> Found:
     """Send the longest regular expression, over the names of all topics."""
     patterns = {
         "alternatives": "|".join(f"few.{i}x*" for i in range(90)),
@@ -193,43 +193,43 @@ def expressions(world: Contents, values: Values) -> Found:
             topic_partitions=[],
             rebalance_timeout_ms=10_000,
         )
-        yield from one(world, f"ConsumerGroupHeartbeat with a pattern of {name}", request, 1)
+        yield from one(harness, f"ConsumerGroupHeartbeat with a pattern of {name}", request, 1)
 
 
-def tags_of_heartbeats(world: Contents, values: Values) -> Found:
+def tags_of_heartbeats(harness: Contents, values: Values) -> Found:
     """Send unknown tagged fields before authentication."""
     for name in ("ApiVersionsRequest", "SaslHandshakeRequest", "SaslAuthenticateRequest"):
         _, _, versions = request_schemas()[name]
-        for case in tagged_frames(name, versions[-1], values, world.unauthenticated_bytes):
-            with Connection(world.broker.user) as connection:
-                cost = world.broker.measure([case.frame], connection)
+        for case in tagged_frames(name, versions[-1], values, harness.unauthenticated_bytes):
+            with Connection(harness.broker.user) as connection:
+                cost = harness.broker.measure([case.frame], connection)
             yield f"{case.name}, before authentication", len(case.frame), cost
 
 
-def strangers(world: Contents, values: Values) -> Found:
+def strangers(harness: Contents, values: Values) -> Found:
     """Send the requests that are allowed before authentication."""
-    content = b"a" * (world.unauthenticated_bytes - 100)
+    content = b"a" * (harness.unauthenticated_bytes - 100)
     for mechanism in ("PLAIN", "SCRAM-SHA-256"):
         frames = [
             framed(SaslHandshakeRequest(mechanism=mechanism), 1),
             framed(SaslAuthenticateRequest(auth_bytes=content), 2),
         ]
-        with Connection(world.broker.user) as connection:
-            cost = world.broker.measure(frames, connection)
+        with Connection(harness.broker.user) as connection:
+            cost = harness.broker.measure(frames, connection)
         yield f"a {mechanism} message of {len(content)} bytes", len(content), cost
     name = "m" * 30_000
-    with Connection(world.broker.user) as connection:
+    with Connection(harness.broker.user) as connection:
         frame = framed(SaslHandshakeRequest(mechanism=name), 1)
-        cost = world.broker.measure([frame], connection)
+        cost = harness.broker.measure([frame], connection)
     yield "a mechanism of 30,000 characters", len(frame), cost
 
 
 # Many requests, many connections
 
 
-def pipelined(world: Contents, values: Values) -> Found:
+def pipelined(harness: Contents, values: Values) -> Found:
     """Send as many requests in one write as a connection may have in flight. Check that other clients are served."""
-    every = list(range(world.scale.partitions))
+    every = list(range(harness.scale.partitions))
     requests: list[tuple[str, Message, int]] = [
         ("Metadata of everything", _metadata(), 9),
         ("ListOffsets of all partitions", _list_offsets(every), 7),
@@ -244,71 +244,71 @@ def pipelined(world: Contents, values: Values) -> Found:
     for name, request, version in requests:
         frame = framed(request, version)
         frames = [frame] * max(1, min(256, PIPELINED_BYTES // len(frame)))
-        with world.broker.connection() as connection:
-            cost = world.broker.measure(frames, connection, wait_s=120)
+        with harness.broker.connection() as connection:
+            cost = harness.broker.measure(frames, connection, wait_s=120)
         yield f"{name}, {len(frames)} pipelined", len(frame) * len(frames), cost
 
 
-def slow_reader(world: Contents, values: Values) -> Found:
+def slow_reader(harness: Contents, values: Values) -> Found:
     """Do not read the responses of a connection."""
     request = framed(_metadata(), 9)
-    with world.broker.connection() as connection:
-        cost = world.broker.measure([request] * 256, connection, answers=1)
+    with harness.broker.connection() as connection:
+        cost = harness.broker.measure([request] * 256, connection, answers=1)
     yield "256 answers that are not taken", 256 * len(request), cost
 
 
-def long_polls(world: Contents, values: Values) -> Found:
+def long_polls(harness: Contents, values: Values) -> Found:
     """Send fetches that wait on connections that close, then complete all that wait."""
-    broker = world.broker
+    broker = harness.broker
     request = fetch({"few.0": [0]}, offset=0, max_wait_ms=300_000, min_bytes=1 << 30)
     frames = [framed(request, 11)] * 256
     before = broker.resident_mb
-    for _ in range(world.scale.connections):
+    for _ in range(harness.scale.connections):
         with broker.connection() as connection:
             broker.measure(frames, connection, answers=0)
     yield (
-        f"{256 * world.scale.connections} fetches of closed connections, memory kept",
+        f"{256 * harness.scale.connections} fetches of closed connections, memory kept",
         0,
         _kept(broker.resident_mb - before),
     )
     batch = build_batch([(b"k", b"v", (), NOW_MS)])
-    yield from one(world, "the produce after them", produce_request("few.0", {0: batch}), 9)
-    connections = [broker.connection() for _ in range(world.scale.connections)]
+    yield from one(harness, "the produce after them", produce_request("few.0", {0: batch}), 9)
+    connections = [broker.connection() for _ in range(harness.scale.connections)]
     watching = fetch({"few.0": [0]}, offset=5, max_wait_ms=300_000)
     for connection in connections:
         broker.measure([framed(watching, 11)] * 256, connection, answers=0)
     yield from one(
-        world,
+        harness,
         f"a produce that {256 * len(connections)} fetches of {len(connections)} connections wait for",
         produce_request("few.0", dict.fromkeys([0], batch)),
         9,
     )
     with connections[0] as connection:
         many = [framed(produce_request("few.0", {0: batch}), 9)] * 6
-        yield "the produces that wake them", 0, broker.measure(many, world.spare(), answers=6)
+        yield "the produces that wake them", 0, broker.measure(many, harness.spare(), answers=6)
     for connection in connections:
         connection.close()
     broker.settle()
 
 
-def churn(world: Contents, values: Values) -> Found:
+def churn(harness: Contents, values: Values) -> Found:
     """Open and close many connections at once."""
-    broker = world.broker
+    broker = harness.broker
     before = broker.resident_mb
     with broker.connection(as_admin=True) as connection:
         cost = broker.measure([], connection)
-    for _ in range(world.scale.connections * 3):
+    for _ in range(harness.scale.connections * 3):
         Connection(broker.user).close()
     broker.settle()
     yield "connections that close at once, memory kept", 0, _kept(broker.resident_mb - before)
     del cost
 
 
-def joins_of_closed_connections(world: Contents, values: Values) -> Found:
+def joins_of_closed_connections(harness: Contents, values: Values) -> Found:
     """Join with much metadata, each member in a new group, on connections that close."""
-    broker = world.broker
+    broker = harness.broker
     before = broker.resident_mb
-    count = world.scale.connections
+    count = harness.scale.connections
     for number in range(count):
         request = JoinGroupRequest(
             group_id=f"few.join-{number}",
@@ -327,10 +327,10 @@ def joins_of_closed_connections(world: Contents, values: Values) -> Found:
     )
 
 
-def invented_producers(world: Contents, values: Values) -> Found:
+def invented_producers(harness: Contents, values: Values) -> Found:
     """Produce batches with producer ids that the broker never allocated."""
-    broker = world.broker
-    count = 10 * world.scale.producers
+    broker = harness.broker
+    count = 10 * harness.scale.producers
     before = broker.resident_mb
     frames = []
     for number in range(count):
@@ -340,27 +340,27 @@ def invented_producers(world: Contents, values: Values) -> Found:
             producer_epoch=0,
             base_sequence=0,
         )
-        frames.append(framed(produce_request("few", {number % world.scale.partitions: batch}), 9))
+        frames.append(framed(produce_request("few", {number % harness.scale.partitions: batch}), 9))
     with broker.connection() as connection:
         for start in range(0, len(frames), 200):
             broker.measure(frames[start : start + 200], connection)
     yield f"{count} invented producers, memory kept", 0, _kept(broker.resident_mb - before)
-    every = list(range(world.scale.partitions))
+    every = list(range(harness.scale.partitions))
     request = DescribeProducersRequest(topics=[ProducersTopic(name="few", partition_indexes=every)])
-    yield from one(world, "DescribeProducers of all of them", request, 0)
+    yield from one(harness, "DescribeProducers of all of them", request, 0)
 
 
-def transactions(world: Contents, values: Values) -> Found:
+def transactions(harness: Contents, values: Values) -> Found:
     """End a transaction in every partition."""
-    every = range(world.scale.partitions)
+    every = range(harness.scale.partitions)
     for committed in (True, False):
-        with world.broker.connection() as connection:
+        with harness.broker.connection() as connection:
             made = begin(connection, "few.big")
             batch = build_transactional(made.producer_id, made.producer_epoch)
             frame = framed(
                 produce_request("few", dict.fromkeys(every, batch), transactional_id="few.big"), 12
             )
-            cost = world.broker.measure([frame], connection)
+            cost = harness.broker.measure([frame], connection)
             yield f"a transactional Produce to {len(every)} partitions", len(frame), cost
             end = EndTxnRequest(
                 transactional_id="few.big",
@@ -369,39 +369,39 @@ def transactions(world: Contents, values: Values) -> Found:
                 committed=committed,
             )
             frame = framed(end, 3)
-            cost = world.broker.measure([frame], connection)
+            cost = harness.broker.measure([frame], connection)
             yield f"EndTxn of {len(every)} partitions, committed: {committed}", len(frame), cost
-            yield "the markers that follow", 0, idle(world.broker, 1.0)
+            yield "the markers that follow", 0, idle(harness.broker, 1.0)
 
 
-def silence(world: Contents, values: Values) -> Found:
+def silence(harness: Contents, values: Values) -> Found:
     """Measure the broker's own work while no client sends a request."""
-    yield "nothing at all, for three seconds", 0, idle(world.broker, 3.0)
+    yield "nothing at all, for three seconds", 0, idle(harness.broker, 3.0)
 
 
-def administrators(world: Contents, values: Values) -> Found:
+def administrators(harness: Contents, values: Values) -> Found:
     """Create and delete many topics at once."""
-    count = world.scale.created
+    count = harness.scale.created
     topics = [
         CreatableTopic(name=f"made-{i}", num_partitions=1, replication_factor=1)
         for i in range(count)
     ]
     create = CreateTopicsRequest(topics=topics, timeout_ms=60_000)
-    yield from one(world, f"CreateTopics of {count} topics", create, 7, as_admin=True)
+    yield from one(harness, f"CreateTopics of {count} topics", create, 7, as_admin=True)
     wide = CreateTopicsRequest(
         topics=[CreatableTopic(name="wide", num_partitions=2 * count, replication_factor=1)],
         timeout_ms=60_000,
     )
-    yield from one(world, f"CreateTopics of {2 * count} partitions", wide, 7, as_admin=True)
+    yield from one(harness, f"CreateTopics of {2 * count} partitions", wide, 7, as_admin=True)
     more = CreatePartitionsRequest(
         topics=[CreatePartitionsTopic(name="wide", count=4 * count, assignments=None)],
         timeout_ms=60_000,
     )
-    yield from one(world, f"CreatePartitions of {2 * count} partitions", more, 3, as_admin=True)
+    yield from one(harness, f"CreatePartitions of {2 * count} partitions", more, 3, as_admin=True)
     names = [*(f"made-{i}" for i in range(count)), "wide"]
     delete = DeleteTopicsRequest(topic_names=names, timeout_ms=60_000)
-    yield from one(world, f"DeleteTopics of {count} topics", delete, 5, as_admin=True)
-    yield "what follows the deletion", 0, idle(world.broker, 2.0)
+    yield from one(harness, f"DeleteTopics of {count} topics", delete, 5, as_admin=True)
+    yield "what follows the deletion", 0, idle(harness.broker, 2.0)
 
 
 SCENARIOS: Final[tuple[Callable[[Contents, Values], Found], ...]] = (

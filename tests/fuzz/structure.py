@@ -185,29 +185,29 @@ def _number(type_name: str, known: list[Any], chance: Random) -> int | None:
 
 def fuzz_structure(chance: Random) -> None:
     """Send every request. Each is answered or refused, or its connection is closed, soon and with little memory."""
-    world = _Contents()
+    simulation = _Contents()
     measured = chance.random() < 0.1
     for _ in range(REQUESTS):
         name = chance.choice(sorted(request_schemas()))
         versions = request_schemas()[name][2]
         version = chance.choice([versions[0], versions[-1], chance.choice(list(versions))])
-        frame = _frame(name, version, world, chance)
+        frame = _frame(name, version, simulation, chance)
         if frame is None:
             continue
         try:
             header, request = decode_request(memoryview(frame))
         except ProtocolError:
             continue
-        _send(world.harness, header, request, measured=measured)
-        world.harness.sync()
-        world.harness.advance(chance.choice([0, 0, 1, 1000, 60_000]))
-    lines = world.harness.journal.lines
+        _send(simulation.harness, header, request, measured=measured)
+        simulation.harness.sync()
+        simulation.harness.advance(chance.choice([0, 0, 1, 1000, 60_000]))
+    lines = simulation.harness.journal.lines
     errors = [line for line in lines if line[0] == "error" and line[1] not in EXPECTED]
     assert not errors, errors
 
 
-def _frame(name: str, version: int, world: _Contents, chance: Random) -> bytes | None:
-    shape = hostile_shape(name, version, world.known, chance)
+def _frame(name: str, version: int, simulation: _Contents, chance: Random) -> bytes | None:
+    shape = hostile_shape(name, version, simulation.known, chance)
     try:
         frame = framed(make(name, version, shape), version)[4:]
     except (

@@ -77,20 +77,20 @@ class StoreArchiveHarness(ArchiveHarness):
         return find_table(self.address, self.catalog)
 
 
-def read_history_of(world: StoreArchiveHarness) -> list[int]:
+def read_history_of(harness: StoreArchiveHarness) -> list[int]:
     given = {
         "kafka.bootstrap.servers": "localhost:1",
         "subscribe": "flights",
-        "archive": world.address,
-        "archiveFormat": world.kind,
+        "archive": harness.address,
+        "archiveFormat": harness.kind,
     }
-    if world.catalog is not None:
-        given["archiveCatalog"] = world.catalog
+    if harness.catalog is not None:
+        given["archiveCatalog"] = harness.catalog
     chosen = source_options(given, streaming=None)
     assert chosen.history is not None
     history = History(chosen.history)
-    ranges = batch_ranges(HistoryClient(world.cluster, history), chosen)
-    batches = read_history(world.cluster, history, ReadTask(ranges), chosen)
+    ranges = batch_ranges(HistoryClient(harness.cluster, history), chosen)
+    batches = read_history(harness.cluster, history, ReadTask(ranges), chosen)
     return [offset for batch in batches for offset in batch.column("offset").to_pylist()]
 
 
@@ -98,43 +98,45 @@ def read_history_of(world: StoreArchiveHarness) -> list[int]:
 def test_a_table_in_a_store_is_written_read_compacted_and_cleaned(
     kind: str, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = StoreArchiveHarness(tmp_path, store, kind)
+    harness = StoreArchiveHarness(tmp_path, store, kind)
     for _ in range(3):
-        world.cluster.grow("flights", 0, 6)
-        assert world.archiver().run_batch() is not None
-    assert world.archived() == world.expected()
-    world.cluster.grow("flights", 0, 2)
-    world.cluster.logs[FLIGHTS] = (18, 20)
-    assert read_history_of(world) == list(range(20))
+        harness.cluster.grow("flights", 0, 6)
+        assert harness.archiver().run_batch() is not None
+    assert harness.archived() == harness.expected()
+    harness.cluster.grow("flights", 0, 2)
+    harness.cluster.logs[FLIGHTS] = (18, 20)
+    assert read_history_of(harness) == list(range(20))
 
-    (orphan,) = world.write(ArchivedPartition("flights", "id-flights", 0), 18, 20)
-    assert [done.removed for done in compact(world.table(), 1 << 20)] == [3]
-    assert world.table().delete_orphans(3_600_000, dry_run=False) == []
-    assert read_history_of(world) == list(range(20))
+    (orphan,) = harness.write(ArchivedPartition("flights", "id-flights", 0), 18, 20)
+    assert [done.removed for done in compact(harness.table(), 1 << 20)] == [3]
+    assert harness.table().delete_orphans(3_600_000, dry_run=False) == []
+    assert read_history_of(harness) == list(range(20))
     monkeypatch.setattr(orphans, "LEAST_AGE_MS", 0)
     monkeypatch.setattr("headrace.spark.archive.delta.LEAST_AGE_MS", 0)
-    deleted = world.table().delete_orphans(0, dry_run=False)
+    deleted = harness.table().delete_orphans(0, dry_run=False)
     assert orphan.file.path in deleted
     assert len([path for path in deleted if path.endswith(".parquet")]) == 4
-    assert read_history_of(world) == list(range(20))
+    assert read_history_of(harness) == list(range(20))
     if kind == "delta":
-        known = DeltaTable(world.place.uri, storage_options=dict(world.place.delta_options or {}))
+        known = DeltaTable(
+            harness.place.uri, storage_options=dict(harness.place.delta_options or {})
+        )
         assert len(known.file_uris()) == 1
     else:
-        catalog = SqlCatalog("headrace", uri=world.catalog, **world.place.iceberg_options)
+        catalog = SqlCatalog("headrace", uri=harness.catalog, **harness.place.iceberg_options)
         assert catalog.load_table("headrace.flights").scan().to_arrow().num_rows == 18
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_second_archiver_of_a_table_is_refused(kind: str, store: str, tmp_path: Path) -> None:
-    world = StoreArchiveHarness(tmp_path, store, kind)
-    world.cluster.grow("flights", 0, 12)
-    world.archiver().run_batch()
-    world.cluster.grow("flights", 0, 12)
+    harness = StoreArchiveHarness(tmp_path, store, kind)
+    harness.cluster.grow("flights", 0, 12)
+    harness.archiver().run_batch()
+    harness.cluster.grow("flights", 0, 12)
     ready, outcomes = threading.Barrier(2), []
 
     def run() -> None:
-        archiver = world.archiver()
+        archiver = harness.archiver()
         append = archiver.table.append
 
         def together(commit: Any) -> None:
@@ -154,7 +156,7 @@ def test_the_second_archiver_of_a_table_is_refused(kind: str, store: str, tmp_pa
     for each in threads:
         each.join(60)
     assert sorted(outcomes) == ["done", "refused"]
-    assert world.archived() == world.expected()
+    assert harness.archived() == harness.expected()
 
 
 def test_a_store_without_conditional_writes_is_refused(
@@ -164,10 +166,10 @@ def test_a_store_without_conditional_writes_is_refused(
     with s3_server("careless") as url:
         for name, value in {**ENVIRONMENT, "AWS_ENDPOINT_URL": url}.items():
             monkeypatch.setenv(name, value)
-        world = StoreArchiveHarness(tmp_path, f"s3://{new_bucket(url)}", "delta")
+        harness = StoreArchiveHarness(tmp_path, f"s3://{new_bucket(url)}", "delta")
         with pytest.raises(ConfigError, match=r"If-None-Match.*conditional writes"):
-            world.archiver()
-        assert not world.place.occupied()  # not even of the trial
+            harness.archiver()
+        assert not harness.place.occupied()  # not even of the trial
         StoreArchiveHarness(
             tmp_path, f"s3://{new_bucket(url)}", "iceberg"
         ).archiver()  # its catalog decides
@@ -216,9 +218,9 @@ def test_an_unavailable_store_is_a_retriable_error(
     with s3_server() as url:
         for name, value in {**ENVIRONMENT, "AWS_ENDPOINT_URL": url}.items():
             monkeypatch.setenv(name, value)
-        world = StoreArchiveHarness(tmp_path, f"s3://{new_bucket(url)}", "iceberg")
-        world.cluster.grow("flights", 0, 3)
-        archiver = world.archiver()
+        harness = StoreArchiveHarness(tmp_path, f"s3://{new_bucket(url)}", "iceberg")
+        harness.cluster.grow("flights", 0, 3)
+        archiver = harness.archiver()
     with pytest.raises(HeadraceError) as raised:
         archiver.run_batch()
     assert not isinstance(raised.value, (ConfigError, ConflictError))
@@ -246,8 +248,8 @@ while result := archiver.run_batch():
 def test_a_killed_archive_in_a_store_has_each_record_once(
     kind: str, store: str, tmp_path: Path
 ) -> None:
-    world = StoreArchiveHarness(tmp_path, store, kind, max_offsets=4)
-    world.cluster.grow("flights", 0, 16)
+    harness = StoreArchiveHarness(tmp_path, store, kind, max_offsets=4)
+    harness.cluster.grow("flights", 0, 16)
     command = [sys.executable, "-c", ARCHIVE_AND_COMPACT, str(tmp_path), store, kind]
     for batches, more_s in KILLS[kind]:
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -257,11 +259,11 @@ def test_a_killed_archive_in_a_store_has_each_record_once(
                 process.wait(more_s)  # so that it is wherever it is
             process.kill()
         assert all(seen)
-        found = world.archived()
-        assert found == world.expected()[: len(found)]
-    archiver = world.archiver()
+        found = harness.archived()
+        assert found == harness.expected()[: len(found)]
+    archiver = harness.archiver()
     while archiver.run_batch() is not None:
         continue
-    list(compact(world.table(), 1 << 20))
-    assert world.archived() == world.expected()
-    assert read_history_of(world) == list(range(16))
+    list(compact(harness.table(), 1 << 20))
+    assert harness.archived() == harness.expected()
+    assert read_history_of(harness) == list(range(16))

@@ -106,54 +106,54 @@ class Harness(BrokerHarness):
 
 
 def test_a_scheduled_record_is_delivered_when_due_and_not_before() -> None:
-    world = Harness()
-    part = world.put(delayed(b"a", 1000))
+    harness = Harness()
+    part = harness.put(delayed(b"a", 1000))
     assert part.error_code == ErrorCode.NONE
-    assert world.values() == []
-    world.pass_time(999)
-    assert world.values() == []
-    world.pass_time(1)
-    (record,) = world.there()
+    assert harness.values() == []
+    harness.pass_time(999)
+    assert harness.values() == []
+    harness.pass_time(1)
+    (record,) = harness.there()
     assert record.value == b"a"
     assert record.timestamp == START_MS + 1000
     assert record.headers == ((AFTER, b"1000"),)
-    assert world.pending == 0
+    assert harness.pending == 0
 
 
 def test_records_are_delivered_by_delivery_time_then_by_arrival() -> None:
-    world = Harness()
-    world.put(delayed(b"c", 30), delayed(b"a", 10), delayed(b"b1", 20))
-    world.put(at(b"b2", START_MS + 20), delayed(b"d", 40))
-    world.put(delayed(b"b3", 20))
-    world.pass_time(1000)
-    assert world.values() == [b"a", b"b1", b"b2", b"b3", b"c", b"d"]
+    harness = Harness()
+    harness.put(delayed(b"c", 30), delayed(b"a", 10), delayed(b"b1", 20))
+    harness.put(at(b"b2", START_MS + 20), delayed(b"d", 40))
+    harness.put(delayed(b"b3", 20))
+    harness.pass_time(1000)
+    assert harness.values() == [b"a", b"b1", b"b2", b"b3", b"c", b"d"]
 
 
 def test_unscheduled_records_of_a_batch_are_appended_at_the_returned_offsets() -> None:
-    world = Harness()
-    part = world.put(plain(b"x"), delayed(b"later", 50), plain(b"y"))
-    assert [(each.offset, each.value) for each in world.there()] == [(0, b"x"), (2, b"y")]
+    harness = Harness()
+    part = harness.put(plain(b"x"), delayed(b"later", 50), plain(b"y"))
+    assert [(each.offset, each.value) for each in harness.there()] == [(0, b"x"), (2, b"y")]
     assert part.base_offset == 0
-    assert world.put(plain(b"z")).base_offset == 3
-    world.pass_time(50)
-    assert world.values() == [b"x", b"y", b"z", b"later"]
+    assert harness.put(plain(b"z")).base_offset == 3
+    harness.pass_time(50)
+    assert harness.values() == [b"x", b"y", b"z", b"later"]
 
 
 @pytest.mark.parametrize("codec", [Compression.GZIP, Compression.ZSTD, Compression.LZ4])
 def test_the_records_of_a_compressed_batch_are_checked(codec: Compression) -> None:
-    world = Harness()
-    world.put(plain(b"x"), delayed(b"later", 50), compression=codec)
-    assert world.values() == [b"x"]
-    world.pass_time(50)
-    assert world.values() == [b"x", b"later"]
+    harness = Harness()
+    harness.put(plain(b"x"), delayed(b"later", 50), compression=codec)
+    assert harness.values() == [b"x"]
+    harness.pass_time(50)
+    assert harness.values() == [b"x", b"later"]
 
 
 def test_records_with_a_past_delivery_time_are_delivered_at_once() -> None:
-    world = Harness()
-    world.put(at(b"old", 5), at(b"older", 0), delayed(b"none", 0))
-    world.pass_time(0)
-    assert world.values() == [b"old", b"older", b"none"]
-    assert {record.timestamp for record in world.there()} == {START_MS}
+    harness = Harness()
+    harness.put(at(b"old", 5), at(b"older", 0), delayed(b"none", 0))
+    harness.pass_time(0)
+    assert harness.values() == [b"old", b"older", b"none"]
+    assert {record.timestamp for record in harness.there()} == {START_MS}
 
 
 @pytest.mark.parametrize(
@@ -170,333 +170,333 @@ def test_records_with_a_past_delivery_time_are_delivered_at_once() -> None:
     ],
 )
 def test_a_batch_with_an_invalid_delay_header_is_refused(headers: Headers, what: str) -> None:
-    world = Harness()
-    part = world.put(plain(b"x"), (b"wrong", headers), delayed(b"y", 5))
+    harness = Harness()
+    part = harness.put(plain(b"x"), (b"wrong", headers), delayed(b"y", 5))
     assert part.error_code == ErrorCode.INVALID_RECORD
     assert what in part.error_message
     assert [error.batch_index for error in part.record_errors] == [1]
-    world.pass_time(1000)
-    assert world.values() == []
-    assert world.put(delayed(b"right", 5)).error_code == ErrorCode.NONE
-    world.pass_time(1000)
-    assert world.values() == [b"right"]
+    harness.pass_time(1000)
+    assert harness.values() == []
+    assert harness.put(delayed(b"right", 5)).error_code == ErrorCode.NONE
+    harness.pass_time(1000)
+    assert harness.values() == [b"right"]
 
 
 def test_topics_without_the_option_take_the_headers_as_they_are() -> None:
-    world = Harness()
-    world.create_topic("plain")
-    world.call(produce_request("plain", 0, records((b"now", ((AFTER, b"nonsense"),)))))
-    part = world.fetch("plain", 0)
+    harness = Harness()
+    harness.create_topic("plain")
+    harness.call(produce_request("plain", 0, records((b"now", ((AFTER, b"nonsense"),)))))
+    part = harness.fetch("plain", 0)
     assert [record.value for record in read_records(part.records)] == [b"now"]
 
 
 def test_compacted_topics_cannot_delay() -> None:
-    world = Harness()
+    harness = Harness()
     with pytest.raises(AssertionError, match=r"cleanup\.policy=delete"):
-        world.create_topic("c", cleanup_policy="compact", headrace_delay_enable="true")
+        harness.create_topic("c", cleanup_policy="compact", headrace_delay_enable="true")
 
 
 def test_a_retry_of_an_idempotent_producer_is_not_scheduled_twice() -> None:
-    world = Harness()
+    harness = Harness()
     identity = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
-    first = world.put(plain(b"x"), delayed(b"a", 50), **identity)
-    again = world.put(plain(b"x"), delayed(b"a", 50), **identity)
+    first = harness.put(plain(b"x"), delayed(b"a", 50), **identity)
+    again = harness.put(plain(b"x"), delayed(b"a", 50), **identity)
     assert (first.error_code, first.base_offset) == (again.error_code, again.base_offset)
     all_later = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 2}
-    first = world.put(delayed(b"b", 60), delayed(b"c", 60), **all_later)
-    world.crash()
-    again = world.put(delayed(b"b", 60), delayed(b"c", 60), **all_later)
+    first = harness.put(delayed(b"b", 60), delayed(b"c", 60), **all_later)
+    harness.crash()
+    again = harness.put(delayed(b"b", 60), delayed(b"c", 60), **all_later)
     assert (first.error_code, first.base_offset) == (again.error_code, again.base_offset)
     following = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 4}
-    assert world.put(plain(b"y"), **following).error_code == ErrorCode.NONE
-    world.pass_time(1000)
-    assert world.values() == [b"x", b"y", b"a", b"b", b"c"]
+    assert harness.put(plain(b"y"), **following).error_code == ErrorCode.NONE
+    harness.pass_time(1000)
+    assert harness.values() == [b"x", b"y", b"a", b"b", b"c"]
 
 
 def test_a_gap_in_the_sequence_is_refused_if_all_earlier_records_were_scheduled() -> None:
-    world = Harness()
-    world.put(delayed(b"a", 50), producer_id=7, producer_epoch=0, base_sequence=0)
-    part = world.put(delayed(b"c", 50), producer_id=7, producer_epoch=0, base_sequence=2)
+    harness = Harness()
+    harness.put(delayed(b"a", 50), producer_id=7, producer_epoch=0, base_sequence=0)
+    part = harness.put(delayed(b"c", 50), producer_id=7, producer_epoch=0, base_sequence=2)
     assert part.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    world.pass_time(1000)
-    assert world.values() == [b"a"]
+    harness.pass_time(1000)
+    assert harness.values() == [b"a"]
 
 
 def test_a_produce_gets_its_response_after_the_sync_of_the_schedule() -> None:
-    world = Harness()
-    pending = world.send(produce_request("later", 0, records(delayed(b"a", 0))))
-    world.advance(100)
+    harness = Harness()
+    pending = harness.send(produce_request("later", 0, records(delayed(b"a", 0))))
+    harness.advance(100)
     assert not pending.done
-    assert world.values() == []
-    world.pass_time(0)
+    assert harness.values() == []
+    harness.pass_time(0)
     assert pending.response.responses[0].partition_responses[0].error_code == ErrorCode.NONE
-    assert world.values() == [b"a"]
+    assert harness.values() == [b"a"]
 
 
 def test_a_retry_without_records_in_the_schedule_waits_for_the_schedule() -> None:
-    world = Harness()
+    harness = Harness()
     batch = records(delayed(b"a", 10), producer_id=7, producer_epoch=0, base_sequence=0)
-    first = world.call(produce_request("later", 0, batch)).responses[0].partition_responses[0]
-    world.files.remove_tree("~later-0")  # the state after a power failure before the first sync
-    world.crash()
-    pending = world.send(produce_request("later", 0, batch))
+    first = harness.call(produce_request("later", 0, batch)).responses[0].partition_responses[0]
+    harness.files.remove_tree("~later-0")  # the state after a power failure before the first sync
+    harness.crash()
+    pending = harness.send(produce_request("later", 0, batch))
     assert not pending.done
-    world.sync()
+    harness.sync()
     part = pending.response.responses[0].partition_responses[0]
     assert (part.error_code, part.base_offset) == (ErrorCode.NONE, first.base_offset)
-    world.pass_time(1000)
-    assert world.values() == [b"a"]
+    harness.pass_time(1000)
+    assert harness.values() == [b"a"]
 
 
 def test_scheduled_records_are_delivered_once_across_crashes_and_restarts() -> None:
-    world = Harness()
-    world.put(*(delayed(b"%d" % number, number * 10) for number in range(10)))
-    world.pass_time(35)
-    world.crash()
-    world.pass_time(20)
-    assert world.values() == [b"%d" % number for number in range(6)]
-    world.restart()
-    world.pass_time(1000)
-    assert world.values() == [b"%d" % number for number in range(10)]
-    world.restart()
-    world.pass_time(1000)
-    assert len(world.values()) == 10
+    harness = Harness()
+    harness.put(*(delayed(b"%d" % number, number * 10) for number in range(10)))
+    harness.pass_time(35)
+    harness.crash()
+    harness.pass_time(20)
+    assert harness.values() == [b"%d" % number for number in range(6)]
+    harness.restart()
+    harness.pass_time(1000)
+    assert harness.values() == [b"%d" % number for number in range(10)]
+    harness.restart()
+    harness.pass_time(1000)
+    assert len(harness.values()) == 10
 
 
 def test_scheduled_records_are_delivered_after_the_option_is_switched_off() -> None:
-    world = Harness()
-    world.put(delayed(b"a", 500), delayed(b"b", 5000))
+    harness = Harness()
+    harness.put(delayed(b"a", 500), delayed(b"b", 5000))
     config = AlterableConfig(name="headrace.delay.enable", config_operation=0, value="false")
     resource = AlterConfigsResource(resource_type=2, resource_name="later", configs=[config])
-    world.call(IncrementalAlterConfigsRequest(resources=[resource]))
-    world.put(delayed(b"now", 5000))
-    world.pass_time(1000)
-    world.crash()
-    assert world.values() == [b"now", b"a"]
-    world.pass_time(10_000)
-    assert world.values() == [b"now", b"a", b"b"]
+    harness.call(IncrementalAlterConfigsRequest(resources=[resource]))
+    harness.put(delayed(b"now", 5000))
+    harness.pass_time(1000)
+    harness.crash()
+    assert harness.values() == [b"now", b"a"]
+    harness.pass_time(10_000)
+    assert harness.values() == [b"now", b"a", b"b"]
 
 
 def test_deleting_a_topic_deletes_its_schedule() -> None:
-    world = Harness()
-    world.put(delayed(b"a", 500))
-    assert "~later-0" in world.files.list("")
-    world.call(DeleteTopicsRequest(topics=[DeleteTopicState(name="later")]))
-    assert world.files.list("~later-0") == []
-    world.create_topic("later", headrace_delay_enable="true")
-    world.put(delayed(b"new", 300))
-    world.pass_time(1000)
-    assert world.values() == [b"new"]
-    world.crash()
-    world.pass_time(1000)
-    assert world.values() == [b"new"]
+    harness = Harness()
+    harness.put(delayed(b"a", 500))
+    assert "~later-0" in harness.files.list("")
+    harness.call(DeleteTopicsRequest(topics=[DeleteTopicState(name="later")]))
+    assert harness.files.list("~later-0") == []
+    harness.create_topic("later", headrace_delay_enable="true")
+    harness.put(delayed(b"new", 300))
+    harness.pass_time(1000)
+    assert harness.values() == [b"new"]
+    harness.crash()
+    harness.pass_time(1000)
+    assert harness.values() == [b"new"]
 
 
 def test_a_clock_set_back_before_a_restart_neither_delays_nor_repeats_records() -> None:
-    world = Harness()
-    world.put(delayed(b"a", 10), delayed(b"c", 2 * DAY_MS))
-    world.now_ms += DAY_MS  # a day too late
-    world.put(delayed(b"b", 10))
-    world.pass_time(1000)
-    assert world.values() == [b"a", b"b"]
-    world.now_ms = START_MS + 5000
-    world.crash()
-    world.put(delayed(b"soon", 100))
-    world.pass_time(1000)
-    assert world.values() == [b"a", b"b", b"soon"]
-    world.crash()
-    world.pass_time(1000)
-    world.crash()
-    world.pass_time(3 * DAY_MS)
-    assert world.values() == [b"a", b"b", b"soon", b"c"]
+    harness = Harness()
+    harness.put(delayed(b"a", 10), delayed(b"c", 2 * DAY_MS))
+    harness.now_ms += DAY_MS  # a day too late
+    harness.put(delayed(b"b", 10))
+    harness.pass_time(1000)
+    assert harness.values() == [b"a", b"b"]
+    harness.now_ms = START_MS + 5000
+    harness.crash()
+    harness.put(delayed(b"soon", 100))
+    harness.pass_time(1000)
+    assert harness.values() == [b"a", b"b", b"soon"]
+    harness.crash()
+    harness.pass_time(1000)
+    harness.crash()
+    harness.pass_time(3 * DAY_MS)
+    assert harness.values() == [b"a", b"b", b"soon", b"c"]
 
 
 def test_a_record_with_another_time_type_gets_the_time_of_its_append() -> None:
-    world = Harness()
-    world.create_topic(
+    harness = Harness()
+    harness.create_topic(
         "stamped", headrace_delay_enable="true", message_timestamp_type="LogAppendTime"
     )
-    world.call(produce_request("stamped", 0, records(delayed(b"a", 100))))
-    world.pass_time(100)
-    part = world.fetch("stamped", 1)
+    harness.call(produce_request("stamped", 0, records(delayed(b"a", 100))))
+    harness.pass_time(100)
+    part = harness.fetch("stamped", 1)
     assert [record.timestamp for record in read_records(part.records)] == [START_MS + 100]
 
 
 def test_fetches_that_wait_are_woken_by_a_release() -> None:
-    world = Harness()
-    world.put(delayed(b"a", 100))
-    pending = world.send(fetch_request(("later", 0, 1), max_wait_ms=60_000))
+    harness = Harness()
+    harness.put(delayed(b"a", 100))
+    pending = harness.send(fetch_request(("later", 0, 1), max_wait_ms=60_000))
     assert not pending.done
-    world.pass_time(100)
+    harness.pass_time(100)
     assert pending.done
 
 
 def test_transactions_do_not_delay() -> None:
-    world = Harness()
+    harness = Harness()
     entries = [(None, b"a", ((AFTER, b"5"),), START_MS)]
     batch = bytearray(build_batch(entries, producer_id=1, producer_epoch=0, base_sequence=0))
     batch[22] |= 0x10
     with pytest.raises(ApiError, match="not transactional"):
         divide(bytes(batch), now_ms=START_MS, max_delay_ms=DAY_MS)
-    assert world.values() == []
+    assert harness.values() == []
 
 
 def test_a_full_disk_puts_a_release_off_and_keeps_the_order() -> None:
     files = CrashFileSystem()
-    world = Harness(files=files)
-    world.put(delayed(b"b", 2000), delayed(b"a", 1000))
+    harness = Harness(files=files)
+    harness.put(delayed(b"b", 2000), delayed(b"a", 1000))
     files.fault = lambda kind, _path: errno.ENOSPC if kind in {"append", "create"} else None
-    world.pass_time(5000)
-    assert world.pending == 2
-    assert world.put(plain(b"x")).error_code == ErrorCode.KAFKA_STORAGE_ERROR
-    assert world.put(delayed(b"x", 1)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    harness.pass_time(5000)
+    assert harness.pending == 2
+    assert harness.put(plain(b"x")).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert harness.put(delayed(b"x", 1)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
     files.fault = None
-    world.pass_time(20_000)
-    assert world.values() == [b"a", b"b"]
-    assert world.pending == 0
+    harness.pass_time(20_000)
+    assert harness.values() == [b"a", b"b"]
+    assert harness.pending == 0
 
 
 def test_added_partitions_do_not_move_scheduled_records() -> None:
-    world = Harness()
-    world.put(delayed(b"a", 1000))
+    harness = Harness()
+    harness.put(delayed(b"a", 1000))
     topic = CreatePartitionsTopic(name="later", count=3, assignments=None)
-    world.call(CreatePartitionsRequest(topics=[topic], timeout_ms=1000))
-    world.call(produce_request("later", 2, records(delayed(b"b", 500))))
-    world.crash()
-    world.pass_time(2000)
-    assert world.values() == [b"a"]
-    assert [each.value for each in read_records(world.fetch("later", 1, 2).records)] == [b"b"]
+    harness.call(CreatePartitionsRequest(topics=[topic], timeout_ms=1000))
+    harness.call(produce_request("later", 2, records(delayed(b"b", 500))))
+    harness.crash()
+    harness.pass_time(2000)
+    assert harness.values() == [b"a"]
+    assert [each.value for each in read_records(harness.fetch("later", 1, 2).records)] == [b"b"]
 
 
 def test_a_record_that_the_disk_has_damaged_does_not_hold_up_the_others() -> None:
     files = CrashFileSystem()
-    world = Harness(files=files)
-    world.put(delayed(b"aaaa", 1000), delayed(b"bbbb", 2000))
+    harness = Harness(files=files)
+    harness.put(delayed(b"aaaa", 1000), delayed(b"bbbb", 2000))
     (path,) = [path for path in files.contents() if path.startswith("~later-0") and ".log" in path]
     content = files._entries[path].content
     content[content.index(b"aaaa")] ^= 1
-    world.pass_time(5000)
-    assert world.values() == [b"bbbb"]
-    assert "delayed_record_damaged" in world.journal.events("error")
-    assert world.pending == 0
+    harness.pass_time(5000)
+    assert harness.values() == [b"bbbb"]
+    assert "delayed_record_damaged" in harness.journal.events("error")
+    assert harness.pending == 0
 
 
 def test_many_partitions_take_their_turns() -> None:
-    world = Harness()
-    world.create_topic("wide", partitions=30, headrace_delay_enable="true")
+    harness = Harness()
+    harness.create_topic("wide", partitions=30, headrace_delay_enable="true")
     for index in range(30):
-        world.call(produce_request("wide", index, records(delayed(b"a", 100 + index))))
-    world.pass_time(1000)
+        harness.call(produce_request("wide", index, records(delayed(b"a", 100 + index))))
+    harness.pass_time(1000)
     for index in range(30):
-        (record,) = read_records(world.fetch("wide", 1, index).records)
+        (record,) = read_records(harness.fetch("wide", 1, index).records)
         assert record.timestamp == START_MS + 100 + index
 
 
 def test_a_time_to_live_begins_with_the_delivery() -> None:
-    world = Harness()
-    world.create_topic("both", headrace_delay_enable="true", headrace_ttl_enable="true")
+    harness = Harness()
+    harness.create_topic("both", headrace_delay_enable="true", headrace_ttl_enable="true")
     headers = ((AFTER, b"1000"), ("headrace.ttl-ms", b"50"))
-    world.call(produce_request("both", 0, records((b"a", headers))))
+    harness.call(produce_request("both", 0, records((b"a", headers))))
     wrong = ((AFTER, b"1000"), ("headrace.ttl-ms", b"long"))
-    part = world.call(produce_request("both", 0, records((b"b", wrong)))).responses[0]
+    part = harness.call(produce_request("both", 0, records((b"b", wrong)))).responses[0]
     assert part.partition_responses[0].error_code == ErrorCode.INVALID_RECORD
-    world.pass_time(1010)
-    found = world.fetch("both", 1).records
+    harness.pass_time(1010)
+    found = harness.fetch("both", 1).records
     assert [record.value for record in read_records(found)] == [b"a"]
-    world.pass_time(100)
-    assert not [*read_records(world.fetch("both", 1).records or b"")]
+    harness.pass_time(100)
+    assert not [*read_records(harness.fetch("both", 1).records or b"")]
 
 
 def test_a_scheduled_record_with_a_now_invalid_time_to_live_is_delivered() -> None:
-    world = Harness()
+    harness = Harness()
     headers = ((AFTER, b"1000"), ("headrace.ttl-ms", b"long"))
-    world.put((b"a", headers), delayed(b"b", 2000))
+    harness.put((b"a", headers), delayed(b"b", 2000))
     config = AlterableConfig(name="headrace.ttl.enable", config_operation=0, value="true")
     resource = AlterConfigsResource(resource_type=2, resource_name="later", configs=[config])
-    world.call(IncrementalAlterConfigsRequest(resources=[resource]))
-    world.pass_time(5000)
-    assert world.values() == [b"a", b"b"]
+    harness.call(IncrementalAlterConfigsRequest(resources=[resource]))
+    harness.pass_time(5000)
+    assert harness.values() == [b"a", b"b"]
 
 
 def test_many_schedules_share_one_memory_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduled_records, "IN_MEMORY", 100)
     monkeypatch.setattr(scheduled_records, "LEAST_IN_MEMORY", 4)
-    world = Harness()
-    world.create_topic("wide", partitions=20, headrace_delay_enable="true")
+    harness = Harness()
+    harness.create_topic("wide", partitions=20, headrace_delay_enable="true")
     for _ in range(2):
         for index in range(20):
             entries = [delayed(b"%d" % number, 1000 - number) for number in range(30)]
-            world.call(produce_request("wide", index, records(*entries)))
-    assert world.broker.services.deliveries.in_memory <= 100 + 20 * 2 * 60 // 4
-    world.pass_time(2000)
+            harness.call(produce_request("wide", index, records(*entries)))
+    assert harness.broker.services.deliveries.in_memory <= 100 + 20 * 2 * 60 // 4
+    harness.pass_time(2000)
     for index in range(20):
-        found = [each.value for each in read_records(world.fetch("wide", 60, index).records)]
+        found = [each.value for each in read_records(harness.fetch("wide", 60, index).records)]
         assert found == [b"%d" % number for number in reversed(range(30)) for _ in range(2)]
 
 
 def test_the_log_has_the_number_of_scheduled_records() -> None:
-    world = Harness()
-    world.put(delayed(b"a", DAY_MS), delayed(b"b", 90_000))
-    world.pass_time(240_000)
-    told = [fields for _, event, fields in world.journal.lines if event == "delayed_records"]
+    harness = Harness()
+    harness.put(delayed(b"a", DAY_MS), delayed(b"b", 90_000))
+    harness.pass_time(240_000)
+    told = [fields for _, event, fields in harness.journal.lines if event == "delayed_records"]
     assert told == [{"pending": 2, "partitions": 1}, {"pending": 1, "partitions": 1}]
 
 
 def test_the_schedule_deletes_delivered_records() -> None:
-    world = Harness()
+    harness = Harness()
     for _ in range(3):
-        world.put(*(delayed(b"x" * 1000, 10) for _ in range(100)))
-        world.pass_time(200_000)
-    companion = world.broker.services.loader.companion(
-        world.broker.services.topics.require("later").partition(0), world.now_ms, create=False
+        harness.put(*(delayed(b"x" * 1000, 10) for _ in range(100)))
+        harness.pass_time(200_000)
+    companion = harness.broker.services.loader.companion(
+        harness.broker.services.topics.require("later").partition(0), harness.now_ms, create=False
     )
     assert companion is not None
     assert companion.log.log_start_offset > 300
-    world.crash()
-    world.put(delayed(b"y", 10))
-    world.pass_time(1000)
-    assert world.values() == [b"x" * 1000] * 300 + [b"y"]
+    harness.crash()
+    harness.put(delayed(b"y", 10))
+    harness.pass_time(1000)
+    assert harness.values() == [b"x" * 1000] * 300 + [b"y"]
 
 
-def put_into(world: Harness, topic: str, *entries: tuple[bytes, Headers], **options: Any) -> Any:
-    part = world.call(produce_request(topic, 0, records(*entries, **options)))
+def put_into(harness: Harness, topic: str, *entries: tuple[bytes, Headers], **options: Any) -> Any:
+    part = harness.call(produce_request(topic, 0, records(*entries, **options)))
     return part.responses[0].partition_responses[0].error_code
 
 
-def waiting_in(world: Harness, topic: str) -> int:
-    return world.broker.services.deliveries.pending(
-        world.broker.services.topics.require(topic).partition(0)
+def waiting_in(harness: Harness, topic: str) -> int:
+    return harness.broker.services.deliveries.pending(
+        harness.broker.services.topics.require(topic).partition(0)
     )
 
 
 def test_many_due_records_are_delivered_in_batches_that_fit_into_segments() -> None:
-    world = Harness()
-    world.create_topic("small", headrace_delay_enable="true", segment_bytes="4000")
+    harness = Harness()
+    harness.create_topic("small", headrace_delay_enable="true", segment_bytes="4000")
     for _ in range(20):
-        assert put_into(world, "small", delayed(b"x" * 1000, 10)) == ErrorCode.NONE
-    world.pass_time(1000)
-    assert waiting_in(world, "small") == 0
+        assert put_into(harness, "small", delayed(b"x" * 1000, 10)) == ErrorCode.NONE
+    harness.pass_time(1000)
+    assert waiting_in(harness, "small") == 0
 
 
 def test_a_waiting_batch_larger_than_a_segment_is_refused() -> None:
-    world = Harness()
-    world.create_topic("small", headrace_delay_enable="true", segment_bytes="4000")
-    refused = put_into(world, "small", delayed(b"x" * 5000, 10))
+    harness = Harness()
+    harness.create_topic("small", headrace_delay_enable="true", segment_bytes="4000")
+    refused = put_into(harness, "small", delayed(b"x" * 5000, 10))
     assert refused == ErrorCode.RECORD_LIST_TOO_LARGE
-    assert waiting_in(world, "small") == 0
+    assert waiting_in(harness, "small") == 0
 
 
 def test_a_compressed_record_larger_than_a_segment_is_delivered() -> None:
-    world = Harness()
-    world.create_topic("small", headrace_delay_enable="true", segment_bytes="4000")
+    harness = Harness()
+    harness.create_topic("small", headrace_delay_enable="true", segment_bytes="4000")
     noise = b"".join(b"%d" % (number**7) for number in range(500))  # gzip compresses less
     value = noise * 9
     entry = delayed(value, 10)
-    assert put_into(world, "small", entry, compression=Compression.ZSTD) == ErrorCode.NONE
-    assert put_into(world, "small", delayed(b"next", 20)) == ErrorCode.NONE
-    world.pass_time(1000)
-    assert waiting_in(world, "small") == 0
-    assert world.fetch("small", 3).high_watermark == 4
+    assert put_into(harness, "small", entry, compression=Compression.ZSTD) == ErrorCode.NONE
+    assert put_into(harness, "small", delayed(b"next", 20)) == ErrorCode.NONE
+    harness.pass_time(1000)
+    assert waiting_in(harness, "small") == 0
+    assert harness.fetch("small", 3).high_watermark == 4
 
 
 def test_a_small_batch_of_very_many_records_is_not_decoded(
@@ -504,51 +504,51 @@ def test_a_small_batch_of_very_many_records_is_not_decoded(
 ) -> None:
     for module in ("headrace.core.scheduled.division", "headrace.records.expiry"):
         monkeypatch.setattr(f"{module}.MAX_DIRECTED", 3)
-    world = Harness()
-    world.create_topic("dies", headrace_ttl_enable="true")
+    harness = Harness()
+    harness.create_topic("dies", headrace_ttl_enable="true")
     dies = (b"", (("headrace.ttl-ms", b"10"),))
     for few, many, topic in (
         ([delayed(b"", 10)] * 3, [delayed(b"", 10)] * 4, "later"),
         ([dies] * 3, [dies] * 4, "dies"),
     ):
         codec = Compression.ZSTD
-        assert put_into(world, topic, *few, compression=codec) == ErrorCode.NONE
-        refused = put_into(world, topic, *many, compression=codec)
+        assert put_into(harness, topic, *few, compression=codec) == ErrorCode.NONE
+        refused = put_into(harness, topic, *many, compression=codec)
         assert refused == ErrorCode.MESSAGE_TOO_LARGE
 
 
 def test_a_broker_without_scheduling_topics_has_no_deadline() -> None:
-    world = Harness()
-    world.put(delayed(b"a", DAY_MS))
-    world.call(DeleteTopicsRequest(topics=[DeleteTopicState(name="later")], timeout_ms=1000))
+    harness = Harness()
+    harness.put(delayed(b"a", DAY_MS))
+    harness.call(DeleteTopicsRequest(topics=[DeleteTopicState(name="later")], timeout_ms=1000))
     for _ in range(4):
-        world.now_ms += 60_000
-        world.broker.tick(world.now_ms)
-    assert world.broker.services.deliveries.next_deadline_ms is None
-    world.create_topic("later", headrace_delay_enable="true")
-    world.put(delayed(b"b", 10))
-    world.pass_time(100_000)
-    assert world.values() == [b"b"]
+        harness.now_ms += 60_000
+        harness.broker.tick(harness.now_ms)
+    assert harness.broker.services.deliveries.next_deadline_ms is None
+    harness.create_topic("later", headrace_delay_enable="true")
+    harness.put(delayed(b"b", 10))
+    harness.pass_time(100_000)
+    assert harness.values() == [b"b"]
 
 
 def test_placeholders_of_scheduled_records_do_not_expire() -> None:
     # A group that had committed 0 would have to start again, perhaps at the end.
-    world = Harness()
-    world.create_topic("dies", headrace_delay_enable="true", headrace_ttl_enable="true")
+    harness = Harness()
+    harness.create_topic("dies", headrace_delay_enable="true", headrace_ttl_enable="true")
     entry = (b"a", ((AFTER, b"1000"), ("headrace.ttl-ms", b"1000000")))
-    assert put_into(world, "dies", entry) == ErrorCode.NONE
-    world.pass_time(700_000)
-    part = world.fetch("dies", 0)
+    assert put_into(harness, "dies", entry) == ErrorCode.NONE
+    harness.pass_time(700_000)
+    part = harness.fetch("dies", 0)
     assert part.error_code == ErrorCode.NONE
     assert [record.value for record in read_records(part.records)] == [b"a"]
-    world.pass_time(1_000_000)
-    assert world.fetch("dies", 0).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    harness.pass_time(1_000_000)
+    assert harness.fetch("dies", 0).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-def alter(world: Harness, name: str, value: str) -> None:
+def alter(harness: Harness, name: str, value: str) -> None:
     config = AlterableConfig(name=name, config_operation=0, value=value)
     resource = AlterConfigsResource(resource_type=2, resource_name="later", configs=[config])
-    answer = world.call(IncrementalAlterConfigsRequest(resources=[resource]))
+    answer = harness.call(IncrementalAlterConfigsRequest(resources=[resource]))
     assert answer.responses[0].error_code == ErrorCode.NONE
 
 
@@ -560,43 +560,43 @@ def test_a_retry_is_scheduled_after_the_option_is_switched_off(
     batch: tuple[tuple[bytes, Headers], ...],
 ) -> None:
     files = CrashFileSystem()
-    world = Harness(files=files)
-    world.put(delayed(b"first", 1))
-    world.pass_time(10)
+    harness = Harness(files=files)
+    harness.put(delayed(b"first", 1))
+    harness.pass_time(10)
     files.fault = lambda kind, path: (
         errno.ENOSPC if kind == "append" and path.startswith("~later-0") else None
     )
-    assert world.put(*batch, **IDENTITY).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert harness.put(*batch, **IDENTITY).error_code == ErrorCode.KAFKA_STORAGE_ERROR
     files.fault = None
-    world.pass_time(20_000)
-    alter(world, "headrace.delay.enable", "false")
+    harness.pass_time(20_000)
+    alter(harness, "headrace.delay.enable", "false")
     for _ in range(2):
-        assert world.put(*batch, **IDENTITY).error_code == ErrorCode.NONE
-    world.pass_time(1000)
-    assert sorted(filter(None, world.values())) == sorted(
+        assert harness.put(*batch, **IDENTITY).error_code == ErrorCode.NONE
+    harness.pass_time(1000)
+    assert sorted(filter(None, harness.values())) == sorted(
         [b"first", *(value for value, _ in batch)]
     )
 
 
 def test_a_retry_of_an_undivided_batch_is_not_scheduled_by_a_later_option() -> None:
-    world = Harness()
-    world.put(delayed(b"first", 1))
-    alter(world, "headrace.delay.enable", "false")
+    harness = Harness()
+    harness.put(delayed(b"first", 1))
+    alter(harness, "headrace.delay.enable", "false")
     for _ in range(2):
-        assert world.put(delayed(b"a", 100), **IDENTITY).error_code == ErrorCode.NONE
-    alter(world, "headrace.delay.enable", "true")
-    assert world.put(delayed(b"a", 100), **IDENTITY).error_code == ErrorCode.NONE
-    world.pass_time(1000)
-    assert world.values().count(b"a") == 1
+        assert harness.put(delayed(b"a", 100), **IDENTITY).error_code == ErrorCode.NONE
+    alter(harness, "headrace.delay.enable", "true")
+    assert harness.put(delayed(b"a", 100), **IDENTITY).error_code == ErrorCode.NONE
+    harness.pass_time(1000)
+    assert harness.values().count(b"a") == 1
 
 
-def told(world: Harness, topic: str = "later", *, asked: bool = True) -> tuple[int, int] | None:
+def told(harness: Harness, topic: str = "later", *, asked: bool = True) -> tuple[int, int] | None:
     """Return the offsets of scheduled records that ListOffsets reports."""
     wanted = ListOffsetsPartition(partition_index=0, timestamp=-1)
     request = ListOffsetsRequest(
         topics=[ListOffsetsTopic(name=topic, partitions=[wanted])], headrace_delayed=asked
     )
-    (part,) = world.call(request, 9).topics[0].partitions
+    (part,) = harness.call(request, 9).topics[0].partitions
     if part.error_code:
         raise ApiError.for_code(part.error_code, "ListOffsets")
     delayed = part.headrace_delayed
@@ -604,19 +604,19 @@ def told(world: Harness, topic: str = "later", *, asked: bool = True) -> tuple[i
 
 
 def test_list_offsets_reports_the_number_of_scheduled_records_and_the_next_time() -> None:
-    world = Harness()
-    world.create_topic("plain")
-    assert (told(world), told(world, "plain")) == ((0, -1), None)
-    world.put(plain(b"x"), delayed(b"b", 2000), delayed(b"a", 1000))
-    world.put(delayed(b"c", 3000))
-    assert told(world) == (3, START_MS + 1000)
-    assert told(world, asked=False) is None
-    world.pass_time(1000)
-    assert told(world) == (2, START_MS + 2000)
-    alter(world, "headrace.delay.enable", "false")
-    assert told(world) == (2, START_MS + 2000)
-    world.pass_time(2000)
-    assert told(world) == (0, -1)
+    harness = Harness()
+    harness.create_topic("plain")
+    assert (told(harness), told(harness, "plain")) == ((0, -1), None)
+    harness.put(plain(b"x"), delayed(b"b", 2000), delayed(b"a", 1000))
+    harness.put(delayed(b"c", 3000))
+    assert told(harness) == (3, START_MS + 1000)
+    assert told(harness, asked=False) is None
+    harness.pass_time(1000)
+    assert told(harness) == (2, START_MS + 2000)
+    alter(harness, "headrace.delay.enable", "false")
+    assert told(harness) == (2, START_MS + 2000)
+    harness.pass_time(2000)
+    assert told(harness) == (0, -1)
 
 
 @pytest.mark.parametrize("end", ["crash", "restart"])
@@ -624,42 +624,42 @@ def test_after_a_start_no_inexact_number_is_reported(
     end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headrace.core.scheduled.schedule._LOAD_BYTES", 200)
-    world = Harness()
+    harness = Harness()
     for number in range(20):
-        world.put(delayed(b"soon", 10), delayed(b"later", 5000 + number))
-    world.pass_time(10)
-    assert told(world) == (20, START_MS + 5000)
-    getattr(world, end)()
+        harness.put(delayed(b"soon", 10), delayed(b"later", 5000 + number))
+    harness.pass_time(10)
+    assert told(harness) == (20, START_MS + 5000)
+    getattr(harness, end)()
     answers: list[Any] = []
     for _ in range(1000):
         try:
-            answers.append(told(world))
+            answers.append(told(harness))
             break
         except ApiError as error:
             answers.append(error.code)
-            world.broker.tick(world.now_ms)
+            harness.broker.tick(harness.now_ms)
     assert len(answers) > 5
     assert set(answers[:-1]) == {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
     assert answers[-1] == (20, START_MS + 5000)
 
 
-def clean(world: Harness) -> None:
+def clean(harness: Harness) -> None:
     """Rewrite segments without expired records, like a server with threads."""
-    world.broker.tick(world.now_ms)
-    while (task := world.broker.start_compaction()) is not None:
+    harness.broker.tick(harness.now_ms)
+    while (task := harness.broker.start_compaction()) is not None:
         task.run()
-        world.broker.finish_compaction(task, None, world.now_ms)
+        harness.broker.finish_compaction(task, None, harness.now_ms)
 
 
-def let_expire(world: Harness) -> None:
+def let_expire(harness: Harness) -> None:
     for name, value in (("headrace.ttl.enable", "true"), ("segment.bytes", "1000")):
-        alter(world, name, value)
+        alter(harness, name, value)
 
 
-def fill_a_segment(world: Harness) -> None:
+def fill_a_segment(harness: Harness) -> None:
     for _ in range(10):
-        assert world.put(plain(b"." * 200)).error_code == ErrorCode.NONE
-    world.pass_time(10)
+        assert harness.put(plain(b"." * 200)).error_code == ErrorCode.NONE
+    harness.pass_time(10)
 
 
 def living(value: bytes, headers: Headers = ()) -> tuple[bytes, Headers]:
@@ -683,17 +683,17 @@ DELAYS: Headers = ((AFTER, b"100"),)
 def test_a_retry_of_an_undivided_batch_with_expired_records_is_not_scheduled(
     batch: list[tuple[bytes, Headers]],
 ) -> None:
-    world = Harness()
-    world.put(plain(b"stays"), delayed(b"first", 1))
-    let_expire(world)
-    alter(world, "headrace.delay.enable", "false")
-    assert world.put(*batch, **IDENTITY).error_code == ErrorCode.NONE
-    fill_a_segment(world)
-    size = world.partition.log.size_bytes
-    world.pass_time(4_000_000)
-    assert world.partition.log.size_bytes < size, "files in memory are cleaned by the clock"
-    assert world.put(*batch, **IDENTITY).error_code == ErrorCode.NONE
-    assert world.pending == 0
+    harness = Harness()
+    harness.put(plain(b"stays"), delayed(b"first", 1))
+    let_expire(harness)
+    alter(harness, "headrace.delay.enable", "false")
+    assert harness.put(*batch, **IDENTITY).error_code == ErrorCode.NONE
+    fill_a_segment(harness)
+    size = harness.partition.log.size_bytes
+    harness.pass_time(4_000_000)
+    assert harness.partition.log.size_bytes < size, "files in memory are cleaned by the clock"
+    assert harness.put(*batch, **IDENTITY).error_code == ErrorCode.NONE
+    assert harness.pending == 0
 
 
 @pytest.mark.parametrize("delayed_lives", [False, True])
@@ -701,53 +701,53 @@ def test_a_retry_of_a_divided_batch_with_expired_records_is_recognised(
     *, delayed_lives: bool
 ) -> None:
     files = CrashFileSystem()
-    world = Harness(files=files)
-    world.put(plain(b"stays"), delayed(b"first", 1))
-    let_expire(world)
-    world.pass_time(10)
+    harness = Harness(files=files)
+    harness.put(plain(b"stays"), delayed(b"first", 1))
+    let_expire(harness)
+    harness.pass_time(10)
     files.fault = lambda kind, path: (
         errno.ENOSPC if kind == "append" and path.startswith("~later-0") else None
     )
     waits = living(b"b", DELAYS) if delayed_lives else (b"b", DELAYS)
     batch = [living(b"a"), (b"c", ()), waits]
-    assert world.put(*batch, **IDENTITY).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert harness.put(*batch, **IDENTITY).error_code == ErrorCode.KAFKA_STORAGE_ERROR
     files.fault = None
-    world.pass_time(20_000)
-    fill_a_segment(world)
-    size = world.partition.log.size_bytes
-    world.pass_time(4_000_000)
-    clean(world)
-    assert world.partition.log.size_bytes < size
+    harness.pass_time(20_000)
+    fill_a_segment(harness)
+    size = harness.partition.log.size_bytes
+    harness.pass_time(4_000_000)
+    clean(harness)
+    assert harness.partition.log.size_bytes < size
     for _ in range(3):
-        assert world.put(*batch, **IDENTITY).error_code == ErrorCode.NONE
-        assert world.pending == 1
+        assert harness.put(*batch, **IDENTITY).error_code == ErrorCode.NONE
+        assert harness.pending == 1
     if not delayed_lives:
         return
     # The schedule knows it now, whatever the options are.
-    alter(world, "headrace.delay.enable", "false")
-    assert world.put(*batch, **IDENTITY).error_code == ErrorCode.NONE
-    assert world.pending == 1
+    alter(harness, "headrace.delay.enable", "false")
+    assert harness.put(*batch, **IDENTITY).error_code == ErrorCode.NONE
+    assert harness.pending == 1
 
 
 def test_a_retry_with_a_now_too_long_delay_is_accepted() -> None:
-    world = Harness()
-    first = world.put(delayed(b"a", 100_000), **IDENTITY)
-    alter(world, "headrace.delay.max.ms", "1000")
-    again = world.put(delayed(b"a", 100_000), **IDENTITY)
+    harness = Harness()
+    first = harness.put(delayed(b"a", 100_000), **IDENTITY)
+    alter(harness, "headrace.delay.max.ms", "1000")
+    again = harness.put(delayed(b"a", 100_000), **IDENTITY)
     assert (again.error_code, again.base_offset) == (ErrorCode.NONE, first.base_offset)
-    assert world.put(delayed(b"b", 100_000)).error_code == ErrorCode.INVALID_RECORD
-    world.pass_time(100_000)
-    assert world.values() == [b"a"]
+    assert harness.put(delayed(b"b", 100_000)).error_code == ErrorCode.INVALID_RECORD
+    harness.pass_time(100_000)
+    assert harness.values() == [b"a"]
 
 
 @pytest.mark.parametrize("damaged", ["mark", "log"])
 def test_a_damaged_schedule_deletes_no_records_and_accepts_no_retry(
     damaged: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = Harness()
-    world.put(delayed(b"a", 10), **IDENTITY)
-    world.pass_time(100_000)
-    alter(world, "headrace.delay.enable", "false")
+    harness = Harness()
+    harness.put(delayed(b"a", 10), **IDENTITY)
+    harness.pass_time(100_000)
+    alter(harness, "headrace.delay.enable", "false")
     open_log = LogManager.open_log
 
     def fail(*_: object) -> None:
@@ -761,18 +761,18 @@ def test_a_damaged_schedule_deletes_no_records_and_accepts_no_retry(
             patch.setattr(schedule, "find_last_mark", fail)
         else:
             patch.setattr(LogManager, "open_log", open_sound)
-        world.crash()
-        again = world.put(delayed(b"a", 10), **IDENTITY)
+        harness.crash()
+        again = harness.put(delayed(b"a", 10), **IDENTITY)
         assert again.error_code == ErrorCode.KAFKA_STORAGE_ERROR
-    assert world.broker.services.topics.require("later").partition(0).log.keep_from == 0
-    assert told(world) == (-1, -1)
-    lines = [fields for _, event, fields in world.journal.lines if event == "schedule_not_served"]
+    assert harness.broker.services.topics.require("later").partition(0).log.keep_from == 0
+    assert told(harness) == (-1, -1)
+    lines = [fields for _, event, fields in harness.journal.lines if event == "schedule_not_served"]
     assert any("nothing of the partition is deleted" in str(line["reason"]) for line in lines)
-    world.crash()
-    assert world.put(delayed(b"a", 10), **IDENTITY).error_code == ErrorCode.NONE
-    world.pass_time(100_000)
-    assert world.broker.services.topics.require("later").partition(0).log.keep_from > 0
-    assert world.values() == [b"a"]
+    harness.crash()
+    assert harness.put(delayed(b"a", 10), **IDENTITY).error_code == ErrorCode.NONE
+    harness.pass_time(100_000)
+    assert harness.broker.services.topics.require("later").partition(0).log.keep_from > 0
+    assert harness.values() == [b"a"]
 
 
 def test_the_due_records_of_many_partitions_are_delivered_in_several_ticks(
@@ -780,29 +780,29 @@ def test_the_due_records_of_many_partitions_are_delivered_in_several_ticks(
 ) -> None:
     monkeypatch.setattr("headrace.broker.scheduled_records.RECORDS_AT_ONCE", 4)
     monkeypatch.setattr("headrace.core.scheduled.schedule.RELEASE_RECORDS", 2)
-    world = Harness()
-    world.create_topic("many", partitions=8, headrace_delay_enable="true")
+    harness = Harness()
+    harness.create_topic("many", partitions=8, headrace_delay_enable="true")
     partitions = [
-        world.broker.services.topics.require("many").partition(index) for index in range(8)
+        harness.broker.services.topics.require("many").partition(index) for index in range(8)
     ]
     for index in range(8):
         entries = [delayed(b"x", 1000)] * (60 if index < 2 else 3)
-        world.call(produce_request("many", index, records(*entries)))
+        harness.call(produce_request("many", index, records(*entries)))
 
     def pending() -> list[int]:
-        return [world.broker.services.deliveries.pending(partition) for partition in partitions]
+        return [harness.broker.services.deliveries.pending(partition) for partition in partitions]
 
-    world.now_ms += 1000
+    harness.now_ms += 1000
     waiting = pending()
     ticks = 0
     while sum(waiting[2:]):
-        assert world.broker.next_deadline_ms is not None
-        world.now_ms = max(world.now_ms, world.broker.next_deadline_ms)
-        world.broker.tick(world.now_ms)
+        assert harness.broker.next_deadline_ms is not None
+        harness.now_ms = max(harness.now_ms, harness.broker.next_deadline_ms)
+        harness.broker.tick(harness.now_ms)
         assert sum(waiting) - sum(pending()) <= 4 + 2 * 2
         waiting = pending()
         ticks += 1
     assert ticks > 3
     assert waiting[0] + waiting[1] > 0  # those with many have not delayed the others
-    world.pass_time(10_000)
+    harness.pass_time(10_000)
     assert sum(pending()) == 0

@@ -79,26 +79,26 @@ class Harness:
 
 @on_loop
 async def test_decoding_handling_and_encoding_are_charged(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = Harness(monkeypatch)
+    harness = Harness(monkeypatch)
     for _ in range(3):
-        world.request()
+        harness.request()
     own = (DECODING_MS + HANDLING_MS) * 1000
-    assert world.charged_us == [own, own + ENCODING_MS * 1000, own + ENCODING_MS * 1000]
-    world.hub.stop()
+    assert harness.charged_us == [own, own + ENCODING_MS * 1000, own + ENCODING_MS * 1000]
+    harness.hub.stop()
 
 
 @on_loop
 async def test_a_response_that_comes_late_is_charged_with_the_next_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world = Harness(monkeypatch)
+    harness = Harness(monkeypatch)
     late: Deferred[Any] = Deferred()
-    world.connection.slot_filled = lambda: None
-    world.answer = late
-    world.request()
+    harness.connection.slot_filled = lambda: None
+    harness.answer = late
+    harness.request()
     late.resolve(ApiVersionsResponse())
-    world.answer = None
-    world.request()
+    harness.answer = None
+    harness.request()
     own = (DECODING_MS + HANDLING_MS) * 1000
-    assert world.charged_us == [own, own + ENCODING_MS * 1000]
-    world.hub.stop()
+    assert harness.charged_us == [own, own + ENCODING_MS * 1000]
+    harness.hub.stop()

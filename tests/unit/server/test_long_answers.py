@@ -95,52 +95,52 @@ def joined(payloads: Sequence[Any]) -> bytes:
 
 @on_loop
 async def test_a_long_answer_is_encoded_in_steps() -> None:
-    world = Harness()
-    world.request()
-    world.answer.resolve(offsets(31_000))
-    assert (world.session.busy, world.sent) == (True, [])
-    assert world.work() >= 31_000 * ENCODING_COST // STEP_COST // 2
-    assert world.session.busy is False
-    [payloads] = world.sent
+    harness = Harness()
+    harness.request()
+    harness.answer.resolve(offsets(31_000))
+    assert (harness.session.busy, harness.sent) == (True, [])
+    assert harness.work() >= 31_000 * ENCODING_COST // STEP_COST // 2
+    assert harness.session.busy is False
+    [payloads] = harness.sent
     assert joined(payloads) == joined(encode_response(HEADER, offsets(31_000)))
-    world.hub.stop()
+    harness.hub.stop()
 
 
 @on_loop
 async def test_a_short_answer_and_one_of_a_single_step_are_encoded_at_once() -> None:
-    world = Harness()
+    harness = Harness()
     for partitions, in_steps in ((900, True), (3_000, False)):
-        world.request(in_steps=in_steps)
-        world.answer.resolve(offsets(partitions))
-        assert not world.steps
-    assert [joined(each) for each in world.sent] == [
+        harness.request(in_steps=in_steps)
+        harness.answer.resolve(offsets(partitions))
+        assert not harness.steps
+    assert [joined(each) for each in harness.sent] == [
         joined(encode_response(HEADER, offsets(partitions))) for partitions in (900, 3_000)
     ]
-    world.hub.stop()
+    harness.hub.stop()
 
 
 @on_loop
 async def test_the_encoding_of_a_cancelled_response_ends() -> None:
-    world = Harness()
-    slot = world.request()
-    world.answer.resolve(offsets(31_000))
+    harness = Harness()
+    slot = harness.request()
+    harness.answer.resolve(offsets(31_000))
     slot.cancel()
-    assert world.work() <= 1
-    assert not world.sent
-    assert not world.session.busy
-    world.hub.stop()
+    assert harness.work() <= 1
+    assert not harness.sent
+    assert not harness.session.busy
+    harness.hub.stop()
 
 
 @on_loop
 async def test_an_answer_that_cannot_be_encoded_closes_its_connection() -> None:
     for wrong in (0, 30_999):
-        world = Harness()
-        world.request()
+        harness = Harness()
+        harness.request()
         response = offsets(31_000)
         response.topics[0].partitions[wrong].offset = 1 << 70
-        world.answer.resolve(response)
-        world.work()
-        assert world.closed == ["the broker failed"]
-        assert not world.sent
-        assert [event for event, _ in world.journal.lines] == ["response_failed"]
-        world.hub.stop()
+        harness.answer.resolve(response)
+        harness.work()
+        assert harness.closed == ["the broker failed"]
+        assert not harness.sent
+        assert [event for event, _ in harness.journal.lines] == ["response_failed"]
+        harness.hub.stop()

@@ -119,29 +119,31 @@ class Harness:
         return is_open and self.written >= WRITES and len(read) >= len(expected)
 
 
-async def read_shard(world: Harness, shard: str) -> set[str]:
+async def read_shard(simulation: Harness, shard: str) -> set[str]:
     """Read a shard to its end, or to its last record, with one reader after another; return its children."""
     position: Checkpoint = TRIM_HORIZON
-    client: Any = world
+    client: Any = simulation
     for _ in range(500):
-        settings = ReadSettings(max_records=world.chance.choice([1, 2, 1_000]))
-        reader = ShardReader(client, "orders", shard, position, settings=settings, timing=world)
-        for _ in range(world.chance.randrange(1, 10)):
-            if world.chance.random() < 0.1:
+        settings = ReadSettings(max_records=simulation.chance.choice([1, 2, 1_000]))
+        reader = ShardReader(
+            client, "orders", shard, position, settings=settings, timing=simulation
+        )
+        for _ in range(simulation.chance.randrange(1, 10)):
+            if simulation.chance.random() < 0.1:
                 reader.restart()
             fetched = await reader.fetch()
             finished = len(fetched.records)
-            if world.chance.random() < 0.2:
-                finished = world.chance.randrange(finished + 1)
+            if simulation.chance.random() < 0.2:
+                finished = simulation.chance.randrange(finished + 1)
             for record in fetched.records[:finished]:
-                world.read.setdefault(shard, []).append(record.data)
+                simulation.read.setdefault(shard, []).append(record.data)
                 position = record.checkpoint
             if finished < len(fetched.records):
                 break  # another member continues, wherever in a fetch or an aggregate this one stopped
             if fetched.ended:
                 assert not fetched.data_expired
                 return {child.shard for child in fetched.children}
-            if world.is_all_read(shard):
+            if simulation.is_all_read(shard):
                 return set()
     raise AssertionError(f"{shard} has no end")
 
@@ -149,14 +151,14 @@ async def read_shard(world: Harness, shard: str) -> set[str]:
 @pytest.mark.parametrize("seed", range(40))
 def test_every_record_is_read_once_and_in_order(seed: int) -> None:
     async def scenario() -> None:
-        world = Harness(seed)
+        simulation = Harness(seed)
         waiting, done = [FIRST], set[str]()
         while waiting:
             shard = waiting.pop()
             if shard not in done:
                 done.add(shard)
-                waiting += sorted(await read_shard(world, shard))
-        assert world.read == world.expected
-        assert done == {shard.name for shard in world.fake.shards("orders")}
+                waiting += sorted(await read_shard(simulation, shard))
+        assert simulation.read == simulation.expected
+        assert done == {shard.name for shard in simulation.fake.shards("orders")}
 
     asyncio.run(scenario())

@@ -115,26 +115,26 @@ class Harness(BrokerHarness):
 
 
 @pytest.fixture
-def world() -> Harness:
-    world = Harness()
-    world.create_topic("flights")
-    return world
+def harness() -> Harness:
+    harness = Harness()
+    harness.create_topic("flights")
+    return harness
 
 
 class TestWhatIsStored:
     @pytest.mark.parametrize("version", [0, 1])
-    def test_quotas_are_set_changed_and_removed(self, world: Harness, version: int) -> None:
+    def test_quotas_are_set_changed_and_removed(self, harness: Harness, version: int) -> None:
         spark = {"client-id": "spark"}
-        assert world.alter(spark, {PRODUCER: 1000, REQUEST: 12.5}, version=version) == (0, None)
-        world.alter(spark, {PRODUCER: 2000, CONSUMER: 5}, version=version)
-        assert world.describe() == [(spark, {PRODUCER: 2000, CONSUMER: 5, REQUEST: 12.5})]
-        world.alter(spark, {PRODUCER: None, CONSUMER: None, "never.set": None}, version=version)
-        assert world.describe() == [(spark, {REQUEST: 12.5})]
-        world.alter(spark, {REQUEST: None}, version=version)
-        assert world.describe() == []
-        assert not world.broker.services.quotas.active
+        assert harness.alter(spark, {PRODUCER: 1000, REQUEST: 12.5}, version=version) == (0, None)
+        harness.alter(spark, {PRODUCER: 2000, CONSUMER: 5}, version=version)
+        assert harness.describe() == [(spark, {PRODUCER: 2000, CONSUMER: 5, REQUEST: 12.5})]
+        harness.alter(spark, {PRODUCER: None, CONSUMER: None, "never.set": None}, version=version)
+        assert harness.describe() == [(spark, {REQUEST: 12.5})]
+        harness.alter(spark, {REQUEST: None}, version=version)
+        assert harness.describe() == []
+        assert not harness.broker.services.quotas.active
 
-    def test_quotas_survive_a_restart(self, world: Harness) -> None:
+    def test_quotas_survive_a_restart(self, harness: Harness) -> None:
         entities: list[Parts] = [
             {"client-id": "a/b&c=d\n\u20ac"},
             {"client-id": "<default>"},
@@ -145,44 +145,44 @@ class TestWhatIsStored:
             {"user": "u" * 450, "client-id": "c" * 450},
         ]
         for number, entity in enumerate(entities):
-            world.set(entity, **{PRODUCER: 1000 + number})
-        found = world.describe()
+            harness.set(entity, **{PRODUCER: 1000 + number})
+        found = harness.describe()
         assert [dict(entity) for entity in entities] == [entity for entity, _ in found]
-        world.set(entities[0], **{PRODUCER: None})
-        world.crash()
-        assert world.broker.services.quotas.active
+        harness.set(entities[0], **{PRODUCER: None})
+        harness.crash()
+        assert harness.broker.services.quotas.active
         # The store lists by key.
-        assert sorted(map(str, world.describe())) == sorted(map(str, found[1:]))
+        assert sorted(map(str, harness.describe())) == sorted(map(str, found[1:]))
 
-    def test_addresses_have_rates_of_connections(self, world: Harness) -> None:
-        quotas = world.broker.services.quotas
+    def test_addresses_have_rates_of_connections(self, harness: Harness) -> None:
+        quotas = harness.broker.services.quotas
         assert quotas.connection_rate("192.0.2.1") is None
         for address, rate in (("192.0.2.1", 5), ("2001:DB8::0001", 6), (None, 7)):
-            world.set({"ip": address}, connection_creation_rate=rate)
+            harness.set({"ip": address}, connection_creation_rate=rate)
         for _ in range(2):
-            quotas = world.broker.services.quotas
+            quotas = harness.broker.services.quotas
             assert quotas.connection_rate("192.0.2.1") == 5
             assert quotas.connection_rate("::ffff:192.0.2.1") == 5
             assert quotas.connection_rate("2001:db8::1") == 6
             assert quotas.connection_rate("127.0.0.1") == 7
             assert not quotas.active, "requests are not measured for the sake of connections"
-            found = world.describe(("ip", ANY, None))
+            found = harness.describe(("ip", ANY, None))
             assert sorted(str(entity["ip"]) for entity, _ in found) == [
                 "192.0.2.1",
                 "2001:DB8::0001",
                 "None",
             ]
-            assert world.describe(("user", ANY, None)) == []
-            world.crash()
-        assert world.alter({"ip": None}, {CONNECTIONS: None}) == (0, None)
-        assert world.broker.services.quotas.connection_rate("127.0.0.1") is None
+            assert harness.describe(("user", ANY, None)) == []
+            harness.crash()
+        assert harness.alter({"ip": None}, {CONNECTIONS: None}) == (0, None)
+        assert harness.broker.services.quotas.connection_rate("127.0.0.1") is None
 
     def test_a_change_parses_no_other_address_again(
-        self, world: Harness, monkeypatch: pytest.MonkeyPatch
+        self, harness: Harness, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A change with thousands of addresses would take longer than a step."""
         for number in range(5):
-            world.set({"ip": f"198.51.100.{number}"}, connection_creation_rate=5)
+            harness.set({"ip": f"198.51.100.{number}"}, connection_creation_rate=5)
         parsed: list[str] = []
         parse = ipaddress.ip_address
 
@@ -191,14 +191,14 @@ class TestWhatIsStored:
             return parse(text)
 
         monkeypatch.setattr(ipaddress, "ip_address", noted)
-        world.set({"ip": "198.51.100.99"}, connection_creation_rate=5)
+        harness.set({"ip": "198.51.100.99"}, connection_creation_rate=5)
         assert parsed == ["198.51.100.99"]
 
-    def test_a_check_changes_nothing(self, world: Harness) -> None:
-        assert world.alter({"user": "u"}, {PRODUCER: 1}, validate_only=True) == (0, None)
-        code, _ = world.alter({"user": "u"}, {PRODUCER: -1}, validate_only=True)
+    def test_a_check_changes_nothing(self, harness: Harness) -> None:
+        assert harness.alter({"user": "u"}, {PRODUCER: 1}, validate_only=True) == (0, None)
+        code, _ = harness.alter({"user": "u"}, {PRODUCER: -1}, validate_only=True)
         assert code == ErrorCode.INVALID_REQUEST
-        assert world.describe() == []
+        assert harness.describe() == []
 
     @pytest.mark.parametrize(
         ("entity", "quotas", "reason"),
@@ -229,14 +229,14 @@ class TestWhatIsStored:
         ],
     )
     def test_an_invalid_request_is_refused_with_a_reason(
-        self, world: Harness, entity: Parts, quotas: Mapping[str, float], reason: str
+        self, harness: Harness, entity: Parts, quotas: Mapping[str, float], reason: str
     ) -> None:
-        code, message = world.alter(entity, quotas)
+        code, message = harness.alter(entity, quotas)
         assert code == ErrorCode.INVALID_REQUEST
         assert reason in str(message)
-        assert world.describe() == []
+        assert harness.describe() == []
 
-    def test_an_entity_or_a_quota_that_occurs_twice_is_refused(self, world: Harness) -> None:
+    def test_an_entity_or_a_quota_that_occurs_twice_is_refused(self, harness: Harness) -> None:
         part = AlterClientQuotasRequestEntityData(entity_type="user", entity_name="u")
         op = OpData(key=PRODUCER, value=1)
         request = AlterClientQuotasRequest(
@@ -246,30 +246,30 @@ class TestWhatIsStored:
                 AlterClientQuotasRequestEntryData(entity=[part], ops=[op]),
             ]
         )
-        codes = [entry.error_code for entry in world.call(request).entries]
+        codes = [entry.error_code for entry in harness.call(request).entries]
         assert codes == [ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_REQUEST, ErrorCode.NONE]
 
-    def test_entities_are_bounded(self, world: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_entities_are_bounded(self, harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(client_quotas, "ENTITIES_LIMIT", 2)
         for name in ("a", "b"):
-            world.set({"user": name}, **{PRODUCER: 1})
-        code, _ = world.alter({"user": "c"}, {PRODUCER: 1})
+            harness.set({"user": name}, **{PRODUCER: 1})
+        code, _ = harness.alter({"user": "c"}, {PRODUCER: 1})
         assert code == ErrorCode.POLICY_VIOLATION
-        world.set({"user": "b"}, **{PRODUCER: 2})
-        world.set({"user": "a"}, **{PRODUCER: None})
-        world.set({"user": "c"}, **{PRODUCER: 1})
+        harness.set({"user": "b"}, **{PRODUCER: 2})
+        harness.set({"user": "a"}, **{PRODUCER: None})
+        harness.set({"user": "c"}, **{PRODUCER: 1})
 
 
 class TestDescribe:
     @pytest.fixture
-    def described(self, world: Harness) -> Harness:
+    def described(self, harness: Harness) -> Harness:
         for user in ("u", None, "-"):
             for client_id in ("c", None, "-"):
                 entity = {"user": user, "client-id": client_id}
                 entity = {kind: name for kind, name in entity.items() if name != "-"}
                 if entity:
-                    world.set(entity, **{PRODUCER: 1})
-        return world
+                    harness.set(entity, **{PRODUCER: 1})
+        return harness
 
     @pytest.mark.parametrize(
         ("components", "strict", "expected"),
@@ -314,9 +314,9 @@ class TestDescribe:
         ],
     )
     def test_an_invalid_request_is_refused_with_a_reason(
-        self, world: Harness, components: list[tuple[str, int, str | None]], code: ErrorCode
+        self, harness: Harness, components: list[tuple[str, int, str | None]], code: ErrorCode
     ) -> None:
-        response = world.filtered(*components)
+        response = harness.filtered(*components)
         assert response.error_code == code
         assert response.error_message
         assert response.entries is None
@@ -334,8 +334,8 @@ class TestPrecedence:
         Entity(None, DEFAULT),
     )
 
-    def test_the_nearest_counts(self, world: Harness) -> None:
-        quotas = world.broker.services.quotas
+    def test_the_nearest_counts(self, harness: Harness) -> None:
+        quotas = harness.broker.services.quotas
         for number, entity in enumerate(reversed(self.ORDER), 1):
             quotas.change(entity, {PRODUCER: number})
             found = quotas.find(PRODUCER, "ANONYMOUS", "c")
@@ -348,92 +348,94 @@ class TestPrecedence:
         quotas.change(self.ORDER[-1], {})
         assert quotas.find(PRODUCER, "ANONYMOUS", "c") is None
 
-    def test_each_kind_of_quota_is_looked_up_by_itself(self, world: Harness) -> None:
-        quotas = world.broker.services.quotas
+    def test_each_kind_of_quota_is_looked_up_by_itself(self, harness: Harness) -> None:
+        quotas = harness.broker.services.quotas
         quotas.change(self.ORDER[0], {PRODUCER: 1})
         quotas.change(self.ORDER[-1], {PRODUCER: 2, CONSUMER: 3})
         assert quotas.find(PRODUCER, "ANONYMOUS", "c").limit == 1
         assert quotas.find(CONSUMER, "ANONYMOUS", "c").limit == 3
         assert quotas.find(REQUEST, "ANONYMOUS", "c") is None
 
-    def test_others_are_not_meant(self, world: Harness) -> None:
-        quotas = world.broker.services.quotas
+    def test_others_are_not_meant(self, harness: Harness) -> None:
+        quotas = harness.broker.services.quotas
         quotas.change(Entity("somebody"), {PRODUCER: 1})
         quotas.change(Entity(None, "other"), {PRODUCER: 1})
         assert quotas.find(PRODUCER, "ANONYMOUS", "c") is None
 
 
-def put(world: Harness, size: int, client_id: str | None = "test", **options: Any) -> Any:
-    world.broker.request_bytes = size
+def put(harness: Harness, size: int, client_id: str | None = "test", **options: Any) -> Any:
+    harness.broker.request_bytes = size
     request = produce_request("flights", 0, batch(b"x"), **options)
-    return world.call(request, client_id=client_id)
+    return harness.call(request, client_id=client_id)
 
 
 class TestProduce:
-    def test_clients_without_quotas_are_not_paused(self, world: Harness) -> None:
-        assert put(world, 10**9).throttle_time_ms == 0
-        world.set({"client-id": "other"}, **{PRODUCER: 1})
-        assert put(world, 10**9).throttle_time_ms == 0
-        assert world.broker.pause_ms == 0
+    def test_clients_without_quotas_are_not_paused(self, harness: Harness) -> None:
+        assert put(harness, 10**9).throttle_time_ms == 0
+        harness.set({"client-id": "other"}, **{PRODUCER: 1})
+        assert put(harness, 10**9).throttle_time_ms == 0
+        assert harness.broker.pause_ms == 0
 
     def test_records_above_the_quota_are_appended_and_the_client_is_paused(
-        self, world: Harness
+        self, harness: Harness
     ) -> None:
-        world.set({"client-id": "test"}, **{PRODUCER: 1000})
-        assert put(world, 10_000).throttle_time_ms == 0
-        response = put(world, 5_000)
+        harness.set({"client-id": "test"}, **{PRODUCER: 1000})
+        assert put(harness, 10_000).throttle_time_ms == 0
+        response = put(harness, 5_000)
         assert response.throttle_time_ms == 5_000
         assert response.responses[0].partition_responses[0].base_offset == 1
-        assert world.broker.pause_ms == 5_000
+        assert harness.broker.pause_ms == 5_000
         # Other clients continue. So do other requests of the same client: the shell pauses its connections.
-        assert put(world, 5_000, "other").throttle_time_ms == 0
-        assert world.call(MetadataRequest(topics=None)).throttle_time_ms == 0
+        assert put(harness, 5_000, "other").throttle_time_ms == 0
+        assert harness.call(MetadataRequest(topics=None)).throttle_time_ms == 0
 
-    def test_a_client_without_a_name_has_the_default(self, world: Harness) -> None:
-        world.set({"client-id": None}, **{PRODUCER: 1000})
-        assert put(world, 11_000, None).throttle_time_ms == 1_000
-        assert put(world, 12_000, "").throttle_time_ms == 13_000
+    def test_a_client_without_a_name_has_the_default(self, harness: Harness) -> None:
+        harness.set({"client-id": None}, **{PRODUCER: 1000})
+        assert put(harness, 11_000, None).throttle_time_ms == 1_000
+        assert put(harness, 12_000, "").throttle_time_ms == 13_000
 
-    def test_defaults_are_for_each_and_users_for_all(self, world: Harness) -> None:
-        world.set({"client-id": None}, **{PRODUCER: 1000})
-        assert put(world, 10_000, "a").throttle_time_ms == 0
-        assert put(world, 10_000, "b").throttle_time_ms == 0
-        world.set({"user": None}, **{PRODUCER: 1000})
-        assert put(world, 10_000, "a").throttle_time_ms == 0
-        assert put(world, 10_000, "b").throttle_time_ms == 10_000
+    def test_defaults_are_for_each_and_users_for_all(self, harness: Harness) -> None:
+        harness.set({"client-id": None}, **{PRODUCER: 1000})
+        assert put(harness, 10_000, "a").throttle_time_ms == 0
+        assert put(harness, 10_000, "b").throttle_time_ms == 0
+        harness.set({"user": None}, **{PRODUCER: 1000})
+        assert put(harness, 10_000, "a").throttle_time_ms == 0
+        assert put(harness, 10_000, "b").throttle_time_ms == 10_000
 
-    def test_a_client_that_obeys_its_throttle_time_reaches_its_quota(self, world: Harness) -> None:
-        world.set({"client-id": "test"}, **{PRODUCER: 50_000})
-        sent, began_ms = 0, world.now_ms
-        while world.now_ms < began_ms + 100_000:
-            pause_ms = put(world, 7_000).throttle_time_ms
+    def test_a_client_that_obeys_its_throttle_time_reaches_its_quota(
+        self, harness: Harness
+    ) -> None:
+        harness.set({"client-id": "test"}, **{PRODUCER: 50_000})
+        sent, began_ms = 0, harness.now_ms
+        while harness.now_ms < began_ms + 100_000:
+            pause_ms = put(harness, 7_000).throttle_time_ms
             sent += 7_000
-            world.advance(1 + pause_ms)
-        assert sent / (world.now_ms - began_ms) * 1000 == pytest.approx(50_000, rel=0.15)
+            harness.advance(1 + pause_ms)
+        assert sent / (harness.now_ms - began_ms) * 1000 == pytest.approx(50_000, rel=0.15)
 
-    def test_without_an_answer_the_connection_is_paused(self, world: Harness) -> None:
-        world.set({"client-id": "test"}, **{PRODUCER: 1000})
-        world.broker.request_bytes = 20_000
-        pending = world.send(produce_request("flights", 0, batch(b"x"), acks=0))
+    def test_without_an_answer_the_connection_is_paused(self, harness: Harness) -> None:
+        harness.set({"client-id": "test"}, **{PRODUCER: 1000})
+        harness.broker.request_bytes = 20_000
+        pending = harness.send(produce_request("flights", 0, batch(b"x"), acks=0))
         assert pending.silent
-        assert world.broker.pause_ms == 10_000
+        assert harness.broker.pause_ms == 10_000
 
-    def test_a_removed_quota_pauses_no_client(self, world: Harness) -> None:
-        world.set({"client-id": "test"}, **{PRODUCER: 1000})
-        assert put(world, 20_000).throttle_time_ms == 10_000
-        world.set({"client-id": "test"}, **{PRODUCER: 100_000})
-        assert put(world, 20_000).throttle_time_ms == 0
-        world.set({"client-id": "test"}, **{PRODUCER: None})
-        assert put(world, 10**9).throttle_time_ms == 0
+    def test_a_removed_quota_pauses_no_client(self, harness: Harness) -> None:
+        harness.set({"client-id": "test"}, **{PRODUCER: 1000})
+        assert put(harness, 20_000).throttle_time_ms == 10_000
+        harness.set({"client-id": "test"}, **{PRODUCER: 100_000})
+        assert put(harness, 20_000).throttle_time_ms == 0
+        harness.set({"client-id": "test"}, **{PRODUCER: None})
+        assert put(harness, 10**9).throttle_time_ms == 0
 
 
 class TestFetch:
     @pytest.fixture
-    def limited(self, world: Harness) -> Harness:
+    def limited(self, harness: Harness) -> Harness:
         for _ in range(4):
-            world.produce("flights", b"x" * 10_000)
-        world.set({"client-id": "test"}, **{CONSUMER: 2_000})
-        return world
+            harness.produce("flights", b"x" * 10_000)
+        harness.set({"client-id": "test"}, **{CONSUMER: 2_000})
+        return harness
 
     def test_above_the_quota_a_fetch_gets_no_records_until_the_pause_ends(
         self, limited: Harness
@@ -506,86 +508,86 @@ class TestFetch:
 
 class TestRequestTime:
     def test_a_client_that_takes_too_much_time_is_paused_for_a_window_at_most(
-        self, world: Harness
+        self, harness: Harness
     ) -> None:
-        world.set({"client-id": "test"}, **{REQUEST: 10})
-        world.broker.used_us = 500_000  # half a second: 50 percent-seconds, spread over 10 s
-        assert world.call(MetadataRequest(topics=None)).throttle_time_ms == 0
-        world.broker.used_us = 550_000
-        assert world.call(MetadataRequest(topics=None)).throttle_time_ms == 500
-        assert world.call(MetadataRequest(topics=None)).throttle_time_ms == 1000
-        assert world.call(MetadataRequest(topics=None), client_id="other").throttle_time_ms == 0
+        harness.set({"client-id": "test"}, **{REQUEST: 10})
+        harness.broker.used_us = 500_000  # half a second: 50 percent-seconds, spread over 10 s
+        assert harness.call(MetadataRequest(topics=None)).throttle_time_ms == 0
+        harness.broker.used_us = 550_000
+        assert harness.call(MetadataRequest(topics=None)).throttle_time_ms == 500
+        assert harness.call(MetadataRequest(topics=None)).throttle_time_ms == 1000
+        assert harness.call(MetadataRequest(topics=None), client_id="other").throttle_time_ms == 0
 
-    def test_a_version_without_the_field_is_paused_all_the_same(self, world: Harness) -> None:
-        world.set({"client-id": "test"}, **{REQUEST: 1})
-        world.broker.used_us = 200_000
-        response = world.call(MetadataRequest(topics=None), 1)
-        assert world.broker.pause_ms == 1000
+    def test_a_version_without_the_field_is_paused_all_the_same(self, harness: Harness) -> None:
+        harness.set({"client-id": "test"}, **{REQUEST: 1})
+        harness.broker.used_us = 200_000
+        response = harness.call(MetadataRequest(topics=None), 1)
+        assert harness.broker.pause_ms == 1000
         assert response.topics
 
-    def test_a_request_without_an_answer_is_charged_too(self, world: Harness) -> None:
-        world.create_topic("t")
-        world.alter({"client-id": "test"}, {REQUEST: 5})
-        world.broker.used_us = 600_000
-        world.send(produce_request("t", 0, batch(b"a"), acks=0))
-        assert world.broker.pause_ms == 1000
+    def test_a_request_without_an_answer_is_charged_too(self, harness: Harness) -> None:
+        harness.create_topic("t")
+        harness.alter({"client-id": "test"}, {REQUEST: 5})
+        harness.broker.used_us = 600_000
+        harness.send(produce_request("t", 0, batch(b"a"), acks=0))
+        assert harness.broker.pause_ms == 1000
 
-    def test_the_next_request_is_charged_for_unpaid_time(self, world: Harness) -> None:
-        world.alter({"client-id": "test"}, {REQUEST: 5})
-        world.broker.used_us = 0
+    def test_the_next_request_is_charged_for_unpaid_time(self, harness: Harness) -> None:
+        harness.alter({"client-id": "test"}, {REQUEST: 5})
+        harness.broker.used_us = 0
         session = Session()
-        world.call(MetadataRequest(topics=[]), session=session)
-        assert world.broker.pause_ms == 0
+        harness.call(MetadataRequest(topics=[]), session=session)
+        assert harness.broker.pause_ms == 0
         session.unpaid_us = 600_000
-        world.call(MetadataRequest(topics=[]), session=session)
-        assert (world.broker.pause_ms, session.unpaid_us) == (1000, 0)
+        harness.call(MetadataRequest(topics=[]), session=session)
+        assert (harness.broker.pause_ms, session.unpaid_us) == (1000, 0)
 
-    def test_further_steps_are_charged_with_the_next_request(self, world: Harness) -> None:
+    def test_further_steps_are_charged_with_the_next_request(self, harness: Harness) -> None:
         names = [MetadataRequestTopic(name=f"unknown{number}") for number in range(4_000)]
         request = MetadataRequest(topics=names, allow_auto_topic_creation=False)
         session = Session()
-        world.call(request, session=session)
+        harness.call(request, session=session)
         assert session.unpaid_us == 0  # there are no quotas
-        world.alter({"client-id": "test"}, {REQUEST: 5})
-        world.broker.used_us = 0
-        world.call(request, session=session)
+        harness.alter({"client-id": "test"}, {REQUEST: 5})
+        harness.broker.used_us = 0
+        harness.call(request, session=session)
         assert session.unpaid_us >= 30_000  # three steps of the four
         unpaid = session.unpaid_us
-        world.call(MetadataRequest(topics=[]), session=session)
+        harness.call(MetadataRequest(topics=[]), session=session)
         assert unpaid <= 80_000
         assert session.unpaid_us == 0
 
     def test_the_read_at_the_end_of_a_wait_is_charged_with_the_next_request(
-        self, world: Harness
+        self, harness: Harness
     ) -> None:
-        world.create_topic("t", partitions=3)
-        world.alter({"client-id": "test"}, {REQUEST: 5})
+        harness.create_topic("t", partitions=3)
+        harness.alter({"client-id": "test"}, {REQUEST: 5})
         session = Session()
         wanted = [("t", index, 0) for index in range(3)]
-        pending = world.send(fetch_request(*wanted, max_wait_ms=1_000), session=session)
+        pending = harness.send(fetch_request(*wanted, max_wait_ms=1_000), session=session)
         assert session.unpaid_us == 0
-        world.produce("t", b"a")
+        harness.produce("t", b"a")
         assert pending.done
         once = session.unpaid_us
         assert once > 0
-        world.call(MetadataRequest(topics=[]), session=session)
+        harness.call(MetadataRequest(topics=[]), session=session)
         assert session.unpaid_us == 0
 
-    def test_long_names_are_not_kept(self, world: Harness) -> None:
-        world.alter({"client-id": None}, {REQUEST: 5})
-        kept = world.broker.services.throttling._rates
+    def test_long_names_are_not_kept(self, harness: Harness) -> None:
+        harness.alter({"client-id": None}, {REQUEST: 5})
+        kept = harness.broker.services.throttling._rates
         for number in range(3):
-            world.call(MetadataRequest(topics=[]), client_id=f"{number}" + "x" * 30_000)
+            harness.call(MetadataRequest(topics=[]), client_id=f"{number}" + "x" * 30_000)
         before = len(kept)
         assert before >= 3
         assert max(len(each) for key in kept._rates for each in key if each) <= 64
-        world.broker.used_us = 600_000
-        world.call(MetadataRequest(topics=[]), client_id="0" + "x" * 30_000)
-        assert world.broker.pause_ms == 1000
+        harness.broker.used_us = 600_000
+        harness.call(MetadataRequest(topics=[]), client_id="0" + "x" * 30_000)
+        assert harness.broker.pause_ms == 1000
         assert len(kept) == before
 
-    def test_the_longer_pause_counts(self, world: Harness) -> None:
-        world.set({"client-id": "test"}, **{REQUEST: 1, PRODUCER: 10_000})
-        world.broker.used_us = 200_000
-        assert put(world, 100).throttle_time_ms == 1000
-        assert put(world, 150_000).throttle_time_ms == 5010
+    def test_the_longer_pause_counts(self, harness: Harness) -> None:
+        harness.set({"client-id": "test"}, **{REQUEST: 1, PRODUCER: 10_000})
+        harness.broker.used_us = 200_000
+        assert put(harness, 100).throttle_time_ms == 1000
+        assert put(harness, 150_000).throttle_time_ms == 5010

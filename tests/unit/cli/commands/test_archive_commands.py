@@ -19,41 +19,41 @@ from tests.unit.spark.archive.archive_harness import ArchiveHarness
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> ArchiveHarness:
-    world = ArchiveHarness(tmp_path)
+def harness(tmp_path: Path) -> ArchiveHarness:
+    harness = ArchiveHarness(tmp_path)
     for _ in range(3):
-        world.cluster.grow("flights", 0, 3)
-        world.cluster.grow("flights", 1, 2)
-        world.archiver().run_batch()
-    return world
+        harness.cluster.grow("flights", 0, 3)
+        harness.cluster.grow("flights", 1, 2)
+        harness.archiver().run_batch()
+    return harness
 
 
 def headrace(*arguments: object) -> Result:
     return CliRunner().invoke(main, ["archive", *map(str, arguments)])
 
 
-def test_files_lists_exactly_the_files_of_the_table(world: ArchiveHarness) -> None:
-    listed = headrace("files", world.root).stdout.split()
+def test_files_lists_exactly_the_files_of_the_table(harness: ArchiveHarness) -> None:
+    listed = headrace("files", harness.root).stdout.split()
     assert len(listed) == 6
     assert all(Path(path).is_file() for path in listed)
-    (stray,) = world.write(world.archiver().table.snapshot().files[0].source, 9, 10)
-    assert headrace("files", world.root).stdout.split() == listed
+    (stray,) = harness.write(harness.archiver().table.snapshot().files[0].source, 9, 10)
+    assert headrace("files", harness.root).stdout.split() == listed
     assert stray.file.path not in "".join(listed)
 
-    found = json.loads(headrace("files", world.root, "--partition", 1, "--format", "json").stdout)
+    found = json.loads(headrace("files", harness.root, "--partition", 1, "--format", "json").stdout)
     assert [(each["topic"], each["partition"], each["start"], each["end"]) for each in found] == [
         ("flights", 1, 0, 2),
         ("flights", 1, 2, 4),
         ("flights", 1, 4, 6),
     ]
-    assert headrace("files", world.root, "--topic", "others").stdout == ""
+    assert headrace("files", harness.root, "--topic", "others").stdout == ""
 
 
-def test_describe_prints_the_archived_offsets_of_each_partition(world: ArchiveHarness) -> None:
-    text = headrace("describe", world.root).stdout
+def test_describe_prints_the_archived_offsets_of_each_partition(harness: ArchiveHarness) -> None:
+    text = headrace("describe", harness.root).stdout
     assert "archive-table" in text
     assert "delta" in text
-    told = json.loads(headrace("describe", world.root, "--format", "json").stdout)
+    told = json.loads(headrace("describe", harness.root, "--format", "json").stdout)
     assert told["batches"] == 3
     assert [
         (each["partition"], each["first"], each["next"], each["records"], each["files"])
@@ -61,22 +61,24 @@ def test_describe_prints_the_archived_offsets_of_each_partition(world: ArchiveHa
     ] == [(0, 0, 9, 9, 3), (1, 0, 6, 6, 3)]
 
 
-def test_compact_and_clean(world: ArchiveHarness) -> None:
-    done = json.loads(headrace("compact", world.root, "--format", "json").stdout)
+def test_compact_and_clean(harness: ArchiveHarness) -> None:
+    done = json.loads(headrace("compact", harness.root, "--format", "json").stdout)
     assert (done["removed"], done["added"]) == (6, 2)
-    assert "nothing to compact" in headrace("compact", world.root).stderr
-    assert "0 files were deleted" in headrace("clean", world.root).stderr
+    assert "nothing to compact" in headrace("compact", harness.root).stderr
+    assert "0 files were deleted" in headrace("clean", harness.root).stderr
     told = json.loads(
-        headrace("clean", world.root, "--older-than", "0s", "--dry-run", "--format", "json").stdout
+        headrace(
+            "clean", harness.root, "--older-than", "0s", "--dry-run", "--format", "json"
+        ).stdout
     )
     assert (len(told["deleted"]), told["dry_run"]) == (6, True)
-    cleaned = headrace("clean", world.root, "--older-than", "0s")
+    cleaned = headrace("clean", harness.root, "--older-than", "0s")
     assert len(cleaned.stdout.split()) == 6
-    assert world.archived() == world.expected()
+    assert harness.archived() == harness.expected()
 
 
 def test_wrong_options_are_reported_before_the_archive_starts(
-    tmp_path: Path, world: ArchiveHarness
+    tmp_path: Path, harness: ArchiveHarness
 ) -> None:
     nothing = headrace("files", tmp_path / "nothing")
     assert (nothing.exit_code, nothing.stderr) == (
@@ -86,10 +88,10 @@ def test_wrong_options_are_reported_before_the_archive_starts(
     neither = headrace("run", "--table", tmp_path / "new")
     assert neither.exit_code == 2
     assert "give either topics or --pattern" in neither.stderr
-    size = headrace("compact", world.root, "--file-size", "big")
+    size = headrace("compact", harness.root, "--file-size", "big")
     assert size.exit_code == 2
     assert "'big' is not a size: use" in size.stderr
-    age = headrace("clean", world.root, "--older-than", "long")
+    age = headrace("clean", harness.root, "--older-than", "long")
     assert "'long' is not a duration" in age.stderr
     away = headrace("run", "flights", "--table", tmp_path / "new", "-b", "127.0.0.1:1")
     assert away.exit_code == 1
@@ -99,14 +101,14 @@ def test_wrong_options_are_reported_before_the_archive_starts(
 
 @pytest.mark.parametrize("words", [["compact"], ["files"], ["run", "flights", "--table"]])
 def test_a_missing_extra_is_reported_with_its_install_command(
-    words: list[str], world: ArchiveHarness, monkeypatch: pytest.MonkeyPatch
+    words: list[str], harness: ArchiveHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spark, "archive", archive)  # which the command imports anew
     for name in [each for each in sys.modules if each.startswith("headrace.spark.archive")]:
         monkeypatch.delitem(sys.modules, name)
     for name in ("pyarrow", "pyarrow.parquet", "deltalake", "pyspark.errors"):
         monkeypatch.setitem(sys.modules, name, None)
-    done = headrace(*words, world.root)
+    done = headrace(*words, harness.root)
     assert done.exit_code == 2
     assert "pip install 'headrace[archive]'" in done.stderr
 

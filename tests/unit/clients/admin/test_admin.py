@@ -22,20 +22,20 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 @pytest.fixture
-def world() -> BrokerRuntime:
+def simulation() -> BrokerRuntime:
     harness = BrokerHarness()
     return BrokerRuntime(harness.broker, ManualClock(harness.now_ms))
 
 
 @pytest.fixture
-def admin(world):
-    with Admin(world) as opened:
+def admin(simulation):
+    with Admin(simulation) as opened:
         yield opened
 
 
-def write(world: BrokerRuntime, where: TopicPartition, *timestamps_ms: int) -> None:
-    with Admin(world) as other:
-        driver = open_blocking_driver(world, other.config)
+def write(simulation: BrokerRuntime, where: TopicPartition, *timestamps_ms: int) -> None:
+    with Admin(simulation) as other:
+        driver = open_blocking_driver(simulation, other.config)
     for timestamp_ms in timestamps_ms:
         batch = build_batch([(None, b"v", (), timestamp_ms)])
         driver.run(produce(driver.engine.state, where, batch, -1, 30_000))
@@ -97,11 +97,11 @@ def test_a_topic_stores_its_serdes_and_its_partitioner(admin) -> None:
     assert configs["headrace.partitioner"].value == "sticky"
 
 
-def test_records_are_deleted_below_an_offset_or_all(admin, world) -> None:
+def test_records_are_deleted_below_an_offset_or_all(admin, simulation) -> None:
     admin.create_topic("t", 2)
-    now_ms = world.now_ms()
-    write(world, T0, now_ms, now_ms, now_ms)
-    write(world, T1, now_ms)
+    now_ms = simulation.now_ms()
+    write(simulation, T0, now_ms, now_ms, now_ms)
+    write(simulation, T1, now_ms)
     assert admin.truncate("t", {0: 2}) == {T0: 2}
     assert admin.truncate("t") == {T0: 3, T1: 1}
     with pytest.raises(ApiError) as failure:
@@ -109,10 +109,10 @@ def test_records_are_deleted_below_an_offset_or_all(admin, world) -> None:
     assert code_of(failure) == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-def test_offsets_of_a_group_are_moved(admin, world) -> None:
+def test_offsets_of_a_group_are_moved(admin, simulation) -> None:
     admin.create_topic("t", 2)
-    start_ms = world.now_ms()
-    write(world, T0, start_ms, start_ms + 10, start_ms + 20)
+    start_ms = simulation.now_ms()
+    write(simulation, T0, start_ms, start_ms + 10, start_ms + 20)
     assert admin.reset_offsets("g", {T0: 1}) == {T0: 1}
     assert {where: found.offset for where, found in admin.offsets("g").items()} == {T0: 1}
     assert admin.reset_offsets("g", topics=["t"], to="latest") == {T0: 3, T1: 0}
@@ -126,9 +126,9 @@ def test_offsets_of_a_group_are_moved(admin, world) -> None:
         admin.reset_offsets("g", topics=["t"], to="tomorrow")
 
 
-def test_groups_and_members_are_described_removed_and_deleted(admin, world) -> None:
+def test_groups_and_members_are_described_removed_and_deleted(admin, simulation) -> None:
     admin.create_topic("t")
-    with Consumer(world, group="g") as member:
+    with Consumer(simulation, group="g") as member:
         member.subscribe(["t"])
         member.poll(10)
         assert [listing.group_id for listing in admin.groups()] == ["g"]
@@ -150,9 +150,9 @@ def test_groups_and_members_are_described_removed_and_deleted(admin, world) -> N
         assert code_of(failure) == ErrorCode.GROUP_ID_NOT_FOUND
 
 
-def test_the_asyncio_client_does_the_same(world) -> None:
+def test_the_asyncio_client_does_the_same(simulation) -> None:
     async def main() -> None:
-        async with AsyncAdmin(world) as admin:
+        async with AsyncAdmin(simulation) as admin:
             await admin.create_topic("t", 2)
             assert await admin.topics() == ["t"]
             assert (await admin.describe_cluster()).brokers

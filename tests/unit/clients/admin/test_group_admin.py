@@ -23,14 +23,14 @@ T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u",
 
 
 @pytest.fixture
-def world() -> BrokerRuntime:
+def simulation() -> BrokerRuntime:
     harness = BrokerHarness(group_initial_rebalance_delay_ms=0)
     return BrokerRuntime(harness.broker, ManualClock(harness.now_ms))
 
 
 @pytest.fixture
-def admin(world):
-    with Admin(world) as opened:
+def admin(simulation):
+    with Admin(simulation) as opened:
         opened.create_topic("t", 2)
         opened.create_topic("u")
         yield opened
@@ -44,8 +44,8 @@ def topics_of(consumer: Consumer, *others: Consumer) -> set[str]:
     return {topic for topic, _ in consumer.assignment()}
 
 
-def fill(world: BrokerRuntime, partition: TopicPartition, count: int) -> None:
-    with Producer(world, linger_ms=0) as producer:
+def fill(simulation: BrokerRuntime, partition: TopicPartition, count: int) -> None:
+    with Producer(simulation, linger_ms=0) as producer:
         for number in range(count):
             producer.send(partition.topic, b"%d" % number, partition=partition.partition)
         producer.flush()
@@ -101,8 +101,8 @@ def test_impossible_attachments_are_refused(admin) -> None:
             change("missing", "t")
 
 
-def test_a_group_that_has_members_and_was_never_created_can_be_attached(admin, world) -> None:
-    with Consumer(world, group="g") as member:
+def test_a_group_that_has_members_and_was_never_created_can_be_attached(admin, simulation) -> None:
+    with Consumer(simulation, group="g") as member:
         member.subscribe()
         assert topics_of(member) == set()
         admin.attach("g", "t")
@@ -112,9 +112,9 @@ def test_a_group_that_has_members_and_was_never_created_can_be_attached(admin, w
 # Members that read what their group is attached to
 
 
-def test_members_wait_then_follow_every_change(admin, world) -> None:
+def test_members_wait_then_follow_every_change(admin, simulation) -> None:
     admin.create_group("g")
-    with Consumer(world, group="g", auto_offset_reset="earliest") as member:
+    with Consumer(simulation, group="g", auto_offset_reset="earliest") as member:
         member.subscribe()
         assert topics_of(member) == set(), "nothing to read yet"
         admin.attach("g", ["t"])
@@ -123,7 +123,7 @@ def test_members_wait_then_follow_every_change(admin, world) -> None:
         assert topics_of(member) == {"t", "u"}
         admin.detach("g", "t")
         assert topics_of(member) == {"u"}
-        fill(world, U0, 1)
+        fill(simulation, U0, 1)
         assert [record.topic for record in member.poll(1)] == ["u"]
         admin.detach("g")
         assert topics_of(member) == set()
@@ -133,23 +133,23 @@ def test_members_wait_then_follow_every_change(admin, world) -> None:
         assert topics_of(member) == {"t", "late"}
 
 
-def test_the_next_heartbeat_notifies_of_a_change(admin, world) -> None:
+def test_the_next_heartbeat_notifies_of_a_change(admin, simulation) -> None:
     """Members need not wait for their own check, which they make every three seconds."""
     admin.create_group("g", topics="t")
-    with Consumer(world, group="g", heartbeat_interval_ms=100) as member:
+    with Consumer(simulation, group="g", heartbeat_interval_ms=100) as member:
         member.subscribe()
         assert topics_of(member) == {"t"}
-        began_ms = world.now_ms()
+        began_ms = simulation.now_ms()
         admin.attach("g", "u")
         while {topic for topic, _ in member.assignment()} != {"t", "u"}:
             member.poll(0.05)
-        assert world.now_ms() - began_ms <= 300
+        assert simulation.now_ms() - began_ms <= 300
 
 
-def test_seven_partitions_for_five_members_by_the_groups_assignor(admin, world) -> None:
+def test_seven_partitions_for_five_members_by_the_groups_assignor(admin, simulation) -> None:
     admin.create_topic("seven", 7)
     admin.create_group("g", assignor="equal", topics=["seven"])
-    members = [Consumer(world, group="g", heartbeat_interval_ms=100) for _ in range(5)]
+    members = [Consumer(simulation, group="g", heartbeat_interval_ms=100) for _ in range(5)]
     for member in members:
         member.subscribe()
     for _ in range(10):
@@ -164,9 +164,9 @@ def test_seven_partitions_for_five_members_by_the_groups_assignor(admin, world) 
         member.close()
 
 
-def test_a_group_goes_over_to_another_assignor_while_its_members_run(admin, world) -> None:
+def test_a_group_goes_over_to_another_assignor_while_its_members_run(admin, simulation) -> None:
     """Members that subscribe to nothing themselves join with all assignors between which the group can change."""
-    members = [Consumer(world, group="g") for _ in range(2)]
+    members = [Consumer(simulation, group="g") for _ in range(2)]
     for member in members:
         member.subscribe()
     assert topics_of(*members) == set()
@@ -179,9 +179,11 @@ def test_a_group_goes_over_to_another_assignor_while_its_members_run(admin, worl
         member.close()
 
 
-def test_an_assignor_that_is_not_known_is_named_where_a_member_subscribes(admin, world) -> None:
+def test_an_assignor_that_is_not_known_is_named_where_a_member_subscribes(
+    admin, simulation
+) -> None:
     admin.create_group("g", assignor="nobodys", topics="t")
-    member = Consumer(world, group="g")
+    member = Consumer(simulation, group="g")
     with pytest.raises(UnknownAssignorError, match="'nobodys'"):
         member.subscribe()
     member.close()
@@ -190,9 +192,9 @@ def test_an_assignor_that_is_not_known_is_named_where_a_member_subscribes(admin,
 # Offsets
 
 
-def test_offsets_are_moved_to_an_offset_and_by_some(admin, world) -> None:
-    fill(world, T0, 10)
-    fill(world, T1, 3)
+def test_offsets_are_moved_to_an_offset_and_by_some(admin, simulation) -> None:
+    fill(simulation, T0, 10)
+    fill(simulation, T1, 3)
     commit(admin, "g", t0=5, t1=2)
     assert admin.reset_offsets("g", offset=7) == {T0: 7, T1: 3}
     assert admin.reset_offsets("g", shift=-2) == {T0: 5, T1: 1}
@@ -202,14 +204,14 @@ def test_offsets_are_moved_to_an_offset_and_by_some(admin, world) -> None:
     assert {where: found.offset for where, found in admin.offsets("g").items()} == {T0: 10, T1: 3}
 
 
-def test_a_dry_run_commits_nothing(admin, world) -> None:
-    fill(world, T0, 10)
+def test_a_dry_run_commits_nothing(admin, simulation) -> None:
+    fill(simulation, T0, 10)
     commit(admin, "g", t0=5)
     assert admin.reset_offsets("g", to="earliest", dry_run=True) == {T0: 0}
     assert admin.offsets("g")[T0].offset == 5
 
 
-def test_impossible_resets_are_refused(admin, world) -> None:
+def test_impossible_resets_are_refused(admin, simulation) -> None:
     with pytest.raises(ConfigError, match="has no committed offsets: name topics"):
         admin.reset_offsets("g", to="earliest")
     with pytest.raises(ConfigError, match="has no committed offset for t-0"):
@@ -220,7 +222,7 @@ def test_impossible_resets_are_refused(admin, world) -> None:
         admin.reset_offsets("g", {T0: 1}, topics=["t"])
     with pytest.raises(ApiError, match="no partition 7"):
         admin.reset_offsets("g", partitions=[TopicPartition("t", 7)], to="latest")
-    with Consumer(world, group="g") as member:
+    with Consumer(simulation, group="g") as member:
         member.subscribe(["t"])
         member.poll(1)
         with pytest.raises(ApiError, match="has members") as failure:
@@ -228,8 +230,8 @@ def test_impossible_resets_are_refused(admin, world) -> None:
         assert failure.value.code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_lag_is_the_end_offset_minus_the_committed_offset(admin, world) -> None:
-    fill(world, T0, 10)
+def test_lag_is_the_end_offset_minus_the_committed_offset(admin, simulation) -> None:
+    fill(simulation, T0, 10)
     commit(admin, "g", t0=4, t1=0, u0=0)
     assert admin.lag("g") == {T0: 6, T1: 0, U0: 0}
     admin.delete_topic("u")
@@ -237,23 +239,23 @@ def test_lag_is_the_end_offset_minus_the_committed_offset(admin, world) -> None:
     assert admin.lag("nobody") == {}
 
 
-def test_the_oldest_waiting_record_gives_the_lag_in_time(world, admin) -> None:
-    start_ms = world.now_ms()
+def test_the_oldest_waiting_record_gives_the_lag_in_time(simulation, admin) -> None:
+    start_ms = simulation.now_ms()
     for partition, ages in ((0, (1, 2, 3)), (1, (9,))):
-        with Producer(world, linger_ms=0) as producer:
+        with Producer(simulation, linger_ms=0) as producer:
             for age in ages:
                 producer.send("t", b"v", partition=partition, timestamp_ms=start_ms - 1000 * age)
             producer.flush()
-    driver = open_blocking_driver(world, admin.config)
+    driver = open_blocking_driver(simulation, admin.config)
     found = {T0: (1, 3), T1: (1, 1), U0: (0, 0)}
     assert driver.run(waiting_since(driver.engine.state, found)) == {T0: start_ms - 2000}
     assert driver.run(waiting_since(driver.engine.state, {T0: (99, 100)})) == {}
     driver.close()
 
 
-def test_the_asyncio_client_does_the_same(world) -> None:
+def test_the_asyncio_client_does_the_same(simulation) -> None:
     async def main() -> None:
-        async with AsyncAdmin(world) as admin:
+        async with AsyncAdmin(simulation) as admin:
             await admin.create_topic("t", 2)
             await admin.create_group("g", assignor="equal")
             assert (await admin.attach("g", "t")).topics == {"t"}

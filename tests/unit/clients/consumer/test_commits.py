@@ -23,67 +23,67 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 def make_reader(**options) -> tuple[ConsumerSimulation, Program]:
-    world = ConsumerSimulation()
-    world.broker.create_topic("t", partitions=2)
-    world.fill("t", 1, 20)
+    simulation = ConsumerSimulation()
+    simulation.broker.create_topic("t", partitions=2)
+    simulation.fill("t", 1, 20)
     defaults = {"group": "g", "auto_offset_reset": "earliest", "max_poll_records": 5}
-    program = world.consumer(**defaults | options)
-    return world, program
+    program = simulation.consumer(**defaults | options)
+    return simulation, program
 
 
-def committed(world: ConsumerSimulation) -> int | None:
-    return world.consumer(group="g").committed(T0)[T0]
+def committed(simulation: ConsumerSimulation) -> int | None:
+    return simulation.consumer(group="g").committed(T0)[T0]
 
 
 def test_records_of_the_last_poll_are_not_committed_before_the_next_poll() -> None:
-    world, reader = make_reader(auto_commit_interval_ms=1_000)
+    simulation, reader = make_reader(auto_commit_interval_ms=1_000)
     reader.subscribe(["t"])
     assert len(reader.poll(1000)) == 5
-    world.advance(60_000)
-    assert committed(world) in {None, 0}, "the program still works on them"
+    simulation.advance(60_000)
+    assert committed(simulation) in {None, 0}, "the program still works on them"
     reader.poll(0)
-    world.advance(2_000)
-    assert committed(world) == 5
-    world.advance(60_000)
-    assert committed(world) == 5
+    simulation.advance(2_000)
+    assert committed(simulation) == 5
+    simulation.advance(60_000)
+    assert committed(simulation) == 5
 
 
 @pytest.mark.parametrize(
     ("at_close", "offset"), [("handed out", 10), ("finished", 5), ("nothing", None)]
 )
 def test_closing_commits_the_finished_records(at_close: str, offset: int | None) -> None:
-    world, reader = make_reader(auto_commit_interval_ms=3_600_000)
+    simulation, reader = make_reader(auto_commit_interval_ms=3_600_000)
     reader.subscribe(["t"])
     reader.poll(1000)
     reader.poll(1000)
     reader.close(at_close)
-    assert committed(world) == offset
+    assert committed(simulation) == offset
 
 
 def test_iteration_finishes_a_record_when_the_next_is_asked_for() -> None:
-    world, reader = make_reader(auto_commit_interval_ms=1_000)
+    simulation, reader = make_reader(auto_commit_interval_ms=1_000)
     reader.subscribe(["t"])
     reader.run(reader.core.poll(1000))
     taken = [reader.core.take_one() for _ in range(3)]
     assert [record and record.offset for record in taken] == [0, 1, 2]
-    world.advance(2_000)
-    assert committed(world) == 2, "the third is being worked on"
+    simulation.advance(2_000)
+    assert committed(simulation) == 2, "the third is being worked on"
     assert reader.run(reader.core.positions.position(T0, 0)) == 3, (
         "what is decoded is not handed out"
     )
     reader.close("finished")
-    assert committed(world) == 2
+    assert committed(simulation) == 2
 
 
 def test_iteration_attends_to_the_group_between_records() -> None:
-    world, reader = make_reader(assignor="equal")
+    simulation, reader = make_reader(assignor="equal")
     reader.subscribe(["t"])
     reader.run(reader.core.poll(1000))
     assert reader.core.take_one() is not None
-    other = world.consumer(group="g", auto_offset_reset="earliest", assignor="equal")
+    other = simulation.consumer(group="g", auto_offset_reset="earliest", assignor="equal")
     other.subscribe(["t"])
     other.poll(0)
-    world.advance(4_000)
+    simulation.advance(4_000)
     assert reader.core.take_one() is None, "a rebalance is to be attended to first"
     offsets: list[int] = []
     while len(offsets) < 3:
@@ -96,13 +96,13 @@ def test_iteration_attends_to_the_group_between_records() -> None:
 
 
 def test_commits_of_all_or_of_given_offsets() -> None:
-    world, reader = make_reader(enable_auto_commit=False)
+    simulation, reader = make_reader(enable_auto_commit=False)
     reader.subscribe(["t"])
     reader.poll(1000)
     reader.commit()
-    assert committed(world) == 5
+    assert committed(simulation) == 5
     reader.commit({T0: 3})
-    assert committed(world) == 3
+    assert committed(simulation) == 3
     reader.commit({T0: OffsetAndMetadata(4, "a note")})
     found = reader.run(reader.core.committed([T0, T1]))
     assert found[T0].offset == 4
@@ -123,18 +123,18 @@ def test_a_commit_contains_the_leader_epoch_of_the_last_record() -> None:
 
 
 def test_an_asynchronous_commit_reports_its_outcome_in_a_later_call() -> None:
-    world, reader = make_reader(enable_auto_commit=False)
+    simulation, reader = make_reader(enable_auto_commit=False)
     reader.subscribe(["t"])
     reader.poll(1000)
     told = []
     reader.core.commit_async(None, lambda offsets, error: told.append((offsets, error)))
-    world.advance(100)
+    simulation.advance(100)
     assert told == []
     reader.poll(0)
     [(offsets, error)] = told
     assert offsets[T0].offset == 5
     assert error is None
-    world.fault = lambda _program, call: (
+    simulation.fault = lambda _program, call: (
         TransportError("reset") if isinstance(call.request, OffsetCommitRequest) else None
     )
     sent = len(reader.requests(OffsetCommitRequest))
@@ -142,8 +142,8 @@ def test_an_asynchronous_commit_reports_its_outcome_in_a_later_call() -> None:
     reader.poll(1000)
     assert isinstance(told[1][1], TransportError)
     assert len(reader.requests(OffsetCommitRequest)) == sent + 1, "one attempt"
-    world.fault = None
-    assert committed(world) == 5
+    simulation.fault = None
+    assert committed(simulation) == 5
 
 
 def test_offsets_of_partitions_that_are_not_read_cannot_be_committed() -> None:
@@ -175,12 +175,12 @@ def test_offsets_committed_in_partitions_that_do_not_exist(name: TopicPartition)
 
 
 def test_assigned_partitions_are_committed_only_to_a_group_without_members() -> None:
-    world, reader = make_reader()
+    simulation, reader = make_reader()
     reader.assign([T0])
     reader.poll(1000)
     reader.commit()
-    assert committed(world) == 5
-    member = world.consumer(group="g")
+    assert committed(simulation) == 5
+    member = simulation.consumer(group="g")
     member.subscribe(["t"])
     member.poll(100)
     with pytest.raises(ApiError) as raised:
@@ -189,20 +189,20 @@ def test_assigned_partitions_are_committed_only_to_a_group_without_members() -> 
 
 
 def test_a_commit_waits_for_a_coordinator_that_is_away() -> None:
-    world, reader = make_reader(enable_auto_commit=False)
+    simulation, reader = make_reader(enable_auto_commit=False)
     reader.subscribe(["t"])
     reader.poll(1000)
     failures = [TransportError("gone")] * 3
-    world.fault = lambda _program, call: (
+    simulation.fault = lambda _program, call: (
         failures.pop() if isinstance(call.request, OffsetCommitRequest) and failures else None
     )
     reader.commit()
     assert failures == []
-    assert committed(world) == 5
+    assert committed(simulation) == 5
 
 
 def test_a_retried_auto_commit_does_not_overtake_a_commit_of_the_program() -> None:
-    world, reader = make_reader(auto_commit_interval_ms=1_000)
+    simulation, reader = make_reader(auto_commit_interval_ms=1_000)
     reader.subscribe(["t"])
     assert len(reader.poll(1000)) == 5
     assert len(reader.poll(1000)) == 5
@@ -211,27 +211,27 @@ def test_a_retried_auto_commit_does_not_overtake_a_commit_of_the_program() -> No
     def refuse(_program: Program, call: Call) -> TransportError | None:
         return next(failures, None) if isinstance(call.request, OffsetCommitRequest) else None
 
-    world.fault = refuse
+    simulation.fault = refuse
     while not reader.requests(OffsetCommitRequest):
-        world.advance(1)
+        simulation.advance(1)
     reader.commit()  # while the other waits before it tries again
-    assert committed(world) == 10
-    world.advance(500)
-    assert committed(world) == 10
+    assert committed(simulation) == 10
+    simulation.advance(500)
+    assert committed(simulation) == 10
 
 
 def test_auto_commit_does_not_overwrite_a_later_commit_of_the_program() -> None:
-    world, reader = make_reader(auto_commit_interval_ms=1_000)
+    simulation, reader = make_reader(auto_commit_interval_ms=1_000)
     reader.subscribe(["t"])
     assert len(reader.poll(1000)) == 5
     assert len(reader.poll(1000)) == 5
     reader.commit()
-    world.advance(5_000)  # the program works on
-    assert committed(world) == 10
+    simulation.advance(5_000)  # the program works on
+    assert committed(simulation) == 10
 
 
 def test_the_later_of_two_commits_that_look_for_the_coordinator_wins() -> None:
-    world, reader = make_reader(enable_auto_commit=False)
+    simulation, reader = make_reader(enable_auto_commit=False)
     reader.subscribe(["t"])
     assert len(reader.poll(1000)) == 5
     name = TopicPartition("t", 0)
@@ -242,12 +242,12 @@ def test_the_later_of_two_commits_that_look_for_the_coordinator_wins() -> None:
         is_search = isinstance(call.request, FindCoordinatorRequest)
         return next(failures, None) if is_search else None
 
-    world.fault = fail_first
+    simulation.fault = fail_first
     told: list[object] = []
     reader.core.commit_async({name: 1}, lambda _, error: told.append(error))  # it tries again later
     reader.commit({name: 3})
-    assert committed(world) == 3
-    world.advance(1_000)
+    assert committed(simulation) == 3
+    simulation.advance(1_000)
     reader.poll(0)
-    assert committed(world) == 3
+    assert committed(simulation) == 3
     assert told == [None]

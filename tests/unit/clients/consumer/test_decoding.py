@@ -22,14 +22,14 @@ from tests.fixtures.consumer_simulation import ConsumerSimulation
 T0 = TopicPartition("t", 0)
 
 
-def make_world(*values: bytes | None) -> ConsumerSimulation:
-    world = ConsumerSimulation()
-    world.broker.create_topic("t")
+def make_simulation(*values: bytes | None) -> ConsumerSimulation:
+    simulation = ConsumerSimulation()
+    simulation.broker.create_topic("t")
     builder = BatchBuilder()
     for number, value in enumerate(values):
         assert builder.append(b"k%d" % number, value, (), START_MS)
-    world.broker.call(produce_request("t", 0, bytes(builder.build())))
-    return world
+    simulation.broker.call(produce_request("t", 0, bytes(builder.build())))
+    return simulation
 
 
 def named(**serdes: str):
@@ -49,8 +49,8 @@ def named(**serdes: str):
 
 
 def test_given_serdes_read_every_topic() -> None:
-    world = make_world(b'{"id": 1}', None)
-    reader = world.consumer(serde=resolve_serde("json"), key_serde=resolve_serde("str"))
+    simulation = make_simulation(b'{"id": 1}', None)
+    reader = simulation.consumer(serde=resolve_serde("json"), key_serde=resolve_serde("str"))
     reader.assign({T0: 0})
     records = reader.poll(1000)
     assert [(record.key, record.value) for record in records] == [("k0", {"id": 1}), ("k1", None)]
@@ -58,9 +58,9 @@ def test_given_serdes_read_every_topic() -> None:
 
 
 def test_a_topic_names_its_serdes() -> None:
-    world = make_world(b'{"id": 1}')
-    world.fault = named(**{SERDE: "json", KEY_SERDE: "str"})
-    reader = world.consumer(resolve_serde=resolve_serde)
+    simulation = make_simulation(b'{"id": 1}')
+    simulation.fault = named(**{SERDE: "json", KEY_SERDE: "str"})
+    reader = simulation.consumer(resolve_serde=resolve_serde)
     reader.assign({T0: 0})
     [record] = reader.poll(1000)
     assert (record.key, record.value) == ("k0", {"id": 1})
@@ -69,34 +69,34 @@ def test_a_topic_names_its_serdes() -> None:
 
 
 def test_a_given_serde_goes_before_the_topics() -> None:
-    world = make_world(b'{"id": 1}')
-    world.fault = named(**{SERDE: "json", KEY_SERDE: "str"})
-    reader = world.consumer(resolve_serde=resolve_serde, serde=resolve_serde("bytes"))
+    simulation = make_simulation(b'{"id": 1}')
+    simulation.fault = named(**{SERDE: "json", KEY_SERDE: "str"})
+    reader = simulation.consumer(resolve_serde=resolve_serde, serde=resolve_serde("bytes"))
     reader.assign({T0: 0})
     [record] = reader.poll(1000)
     assert (record.key, record.value) == ("k0", b'{"id": 1}')
 
 
 def test_topics_without_a_serde_are_bytes() -> None:
-    world = make_world(b"v")
-    reader = world.consumer(resolve_serde=resolve_serde)
+    simulation = make_simulation(b"v")
+    reader = simulation.consumer(resolve_serde=resolve_serde)
     reader.assign({T0: 0})
     [record] = reader.poll(1000)
     assert (record.key, record.value) == (b"k0", b"v")
 
 
 def test_a_serde_that_is_not_known_here_is_an_error() -> None:
-    world = make_world(b"v")
-    world.fault = named(**{SERDE: "martian"})
-    reader = world.consumer(resolve_serde=resolve_serde)
+    simulation = make_simulation(b"v")
+    simulation.fault = named(**{SERDE: "martian"})
+    reader = simulation.consumer(resolve_serde=resolve_serde)
     reader.assign({T0: 0})
     with pytest.raises(ConfigError, match="no serde is called 'martian'"):
         reader.poll(1000)
 
 
 def test_an_undecodable_record_stops_the_consumer_until_a_seek_skips_the_record() -> None:
-    world = make_world(b"1", b"2", b"{", b"4")
-    reader = world.consumer(serde=resolve_serde("json"))
+    simulation = make_simulation(b"1", b"2", b"{", b"4")
+    reader = simulation.consumer(serde=resolve_serde("json"))
     reader.assign({T0: 0})
     assert [record.value for record in reader.poll(1000)] == [1, 2]
     for _ in range(2):

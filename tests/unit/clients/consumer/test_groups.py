@@ -58,21 +58,21 @@ class Listener:
         self.told.append(("lost", [number for _, number in partitions]))
 
 
-def make_world(partitions: int = 6, records: int = 0) -> ConsumerSimulation:
-    world = ConsumerSimulation()
-    world.broker.create_topic("t", partitions=partitions)
+def make_simulation(partitions: int = 6, records: int = 0) -> ConsumerSimulation:
+    simulation = ConsumerSimulation()
+    simulation.broker.create_topic("t", partitions=partitions)
     if records:
-        world.fill("t", partitions, records)
-    return world
+        simulation.fill("t", partitions, records)
+    return simulation
 
 
-def member(world: ConsumerSimulation, assignor: Any = "equal", **options) -> Program:
+def member(simulation: ConsumerSimulation, assignor: Any = "equal", **options) -> Program:
     listener = options.pop("listener", None)
     topics = options.pop("topics", ["t"])
     defaults = {"group": "g", "auto_offset_reset": "earliest", "assignor": assignor}
     if assignor == SERVER_SIDE:
         defaults |= {"assignor": None, "group_protocol": "consumer"}
-    program = world.consumer(**defaults | options)
+    program = simulation.consumer(**defaults | options)
     program.subscribe(topics, listener=listener)
     return program
 
@@ -83,8 +83,8 @@ def numbers(program: Program) -> list[int]:
 
 @pytest.mark.parametrize("assignor", ANY_WAY)
 def test_partitions_are_shared_and_given_back(assignor: str) -> None:
-    world = make_world()
-    first, second = member(world, assignor), member(world, assignor)
+    simulation = make_simulation()
+    first, second = member(simulation, assignor), member(simulation, assignor)
     rebalance(first, second)
     assert sorted(numbers(first) + numbers(second)) == list(range(6))
     assert len(numbers(first)) == len(numbers(second)) == 3
@@ -95,8 +95,8 @@ def test_partitions_are_shared_and_given_back(assignor: str) -> None:
 
 @pytest.mark.parametrize("assignor", ANY_WAY)
 def test_a_killed_members_partitions_go_to_those_alive(assignor: str) -> None:
-    world = make_world()
-    first, second = member(world, assignor), member(world, assignor)
+    simulation = make_simulation()
+    first, second = member(simulation, assignor), member(simulation, assignor)
     rebalance(first, second)
     second.die()
     rebalance(first, rounds=100)
@@ -105,29 +105,29 @@ def test_a_killed_members_partitions_go_to_those_alive(assignor: str) -> None:
 
 @pytest.mark.parametrize("assignor", ANY_WAY)
 def test_every_record_is_read_once_through_graceful_rebalances(assignor: str) -> None:
-    world = make_world(records=40)
+    simulation = make_simulation(records=40)
     seen: list[bytes] = []
-    first = member(world, assignor)
+    first = member(simulation, assignor)
     programs = [first]
     for step in range(60):
         for program in programs:
             seen += [record.value for record in program.poll(10, 7)]
         if step == 5:
-            programs.append(member(world, assignor))
+            programs.append(member(simulation, assignor))
         if step == 15:
             programs.pop(0).close()
-        world.advance(300)
+        simulation.advance(300)
     assert sorted(seen) == sorted(f"t-{p}-{n}".encode() for p in range(6) for n in range(40))
 
 
 def test_an_eager_member_revokes_all_partitions_and_a_cooperative_member_only_moved_ones() -> None:
     told = {}
     for assignor in ("range", "equal"):
-        world = make_world()
+        simulation = make_simulation()
         listener = Listener()
-        first = member(world, assignor, listener=listener)
+        first = member(simulation, assignor, listener=listener)
         rebalance(first, rounds=2)
-        second = member(world, assignor)
+        second = member(simulation, assignor)
         rebalance(first, second)
         told[assignor] = listener.told
     assert told["range"] == [
@@ -142,12 +142,12 @@ def test_an_eager_member_revokes_all_partitions_and_a_cooperative_member_only_mo
 
 
 def test_a_cooperative_member_reads_on_while_the_group_rebalances() -> None:
-    world = make_world(records=50)
-    first, busy = member(world, max_poll_records=1), member(world)
+    simulation = make_simulation(records=50)
+    first, busy = member(simulation, max_poll_records=1), member(simulation)
     rebalance(first, busy)
-    newcomer = member(world)
+    newcomer = member(simulation)
     newcomer.poll(10)
-    world.advance(3_500)
+    simulation.advance(3_500)
     held = set(numbers(first))
     records = [record for _ in range(8) for record in first.poll(0)]
     assert first.core._member is not None
@@ -159,7 +159,7 @@ def test_a_cooperative_member_reads_on_while_the_group_rebalances() -> None:
 
 @BOTH
 def test_a_partition_never_has_two_owners(assignor: str) -> None:
-    world = make_world(partitions=8)
+    simulation = make_simulation(partitions=8)
     owners: dict[int, str] = {}
 
     class Owner(Listener):
@@ -178,7 +178,7 @@ def test_a_partition_never_has_two_owners(assignor: str) -> None:
 
     programs: list[Program] = []
     for name in "abcd":
-        programs.append(member(world, assignor, listener=Owner(name)))
+        programs.append(member(simulation, assignor, listener=Owner(name)))
         rebalance(*programs, rounds=30)
     for _ in range(2):
         programs.pop(0).close()
@@ -189,13 +189,15 @@ def test_a_partition_never_has_two_owners(assignor: str) -> None:
 
 
 def test_revocation_commits_finished_records_only() -> None:
-    world = make_world(partitions=2, records=10)
-    first = member(world, "range", max_poll_records=4, auto_commit_interval_ms=3_600_000)
+    simulation = make_simulation(partitions=2, records=10)
+    first = member(simulation, "range", max_poll_records=4, auto_commit_interval_ms=3_600_000)
     t0, t1 = TopicPartition("t", 0), TopicPartition("t", 1)
     assert len(first.poll(1000)) == 4
-    second = member(world, "range")
+    second = member(simulation, "range")
     second.poll(0)
-    world.advance(3_500)  # the heartbeat notifies the first; its program still works on the four
+    simulation.advance(
+        3_500
+    )  # the heartbeat notifies the first; its program still works on the four
     assert first.committed(t0, t1) == {t0: None, t1: None}
     first.poll(0)  # it comes back: the four are finished, whatever this poll returns is not
     committed = first.committed(t0, t1)
@@ -205,15 +207,15 @@ def test_revocation_commits_finished_records_only() -> None:
 
 @BOTH
 def test_a_late_member_is_removed_notified_and_comes_back(assignor: str) -> None:
-    world = make_world(records=3)
+    simulation = make_simulation(records=3)
     listener = Listener()
-    slow = member(world, assignor, listener=listener, max_poll_interval_ms=10_000)
-    other = member(world, assignor)
+    slow = member(simulation, assignor, listener=listener, max_poll_interval_ms=10_000)
+    other = member(simulation, assignor)
     rebalance(slow, other)
     held = numbers(slow)
     for _ in range(30):  # the program of `slow` does not come back; its heartbeats go on
         other.poll(10)
-        world.advance(500)
+        simulation.advance(500)
     assert numbers(other) == list(range(6))
     [warning] = slow.warnings
     assert "max.poll.interval.ms" in warning
@@ -226,13 +228,13 @@ def test_a_late_member_is_removed_notified_and_comes_back(assignor: str) -> None
 
 @BOTH
 def test_a_member_that_works_longer_than_its_session_keeps_its_partitions(assignor: str) -> None:
-    world = make_world()
-    worker, other = member(world, assignor), member(world, assignor)
+    simulation = make_simulation()
+    worker, other = member(simulation, assignor), member(simulation, assignor)
     rebalance(worker, other)
     held = numbers(worker)
     for _ in range(60):
         other.poll(10)
-        world.advance(2_000)  # two minutes; the session is 45 s, max.poll.interval 5 minutes
+        simulation.advance(2_000)  # two minutes; the session is 45 s, max.poll.interval 5 minutes
     assert numbers(worker) == held
     assert len(numbers(other)) == 3
 
@@ -241,16 +243,16 @@ def test_a_member_that_works_longer_than_its_session_keeps_its_partitions(assign
 def test_a_paused_process_finds_its_membership_gone_and_its_late_commit_fenced(
     assignor: str,
 ) -> None:
-    world = make_world(partitions=2, records=10)
+    simulation = make_simulation(partitions=2, records=10)
     listener = Listener()
-    paused = member(world, assignor, listener=listener, enable_auto_commit=False)
+    paused = member(simulation, assignor, listener=listener, enable_auto_commit=False)
     records = paused.poll(1000)
     assert records
-    world.programs.remove(paused)  # SIGSTOP: not even its heartbeats
-    other = member(world, assignor)
+    simulation.programs.remove(paused)  # SIGSTOP: not even its heartbeats
+    other = member(simulation, assignor)
     rebalance(other, rounds=120)
     assert numbers(other) == [0, 1]
-    world.programs.append(paused)
+    simulation.programs.append(paused)
     with pytest.raises(ApiError) as raised:
         paused.commit()
     assert raised.value.code in {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION}
@@ -263,44 +265,44 @@ def test_a_paused_process_finds_its_membership_gone_and_its_late_commit_fenced(
 
 
 def test_a_member_that_is_closed_leaves_at_once() -> None:
-    world = make_world()
+    simulation = make_simulation()
     listener = Listener()
-    first = member(world, listener=listener)
+    first = member(simulation, listener=listener)
     rebalance(first, rounds=2)
     first.close()
     assert listener.told[-1] == ("revoked", list(range(6)))
-    second = member(world)
+    second = member(simulation)
     second.poll(100)
     assert numbers(second) == list(range(6)), "without waiting for a session to end"
     assert len(first.requests(LeaveGroupRequest)) == 1
 
 
 def test_a_static_member_that_restarts_gets_its_partitions_back_without_a_rebalance() -> None:
-    world = make_world()
-    other = member(world, "range", group_instance_id="b")
-    first = member(world, "range", group_instance_id="a")
+    simulation = make_simulation()
+    other = member(simulation, "range", group_instance_id="b")
+    first = member(simulation, "range", group_instance_id="a")
     rebalance(first, other)
     held, joins = numbers(first), len(other.requests(JoinGroupRequest))
     first.close()
     assert first.requests(LeaveGroupRequest) == []
-    again = member(world, "range", group_instance_id="a")
+    again = member(simulation, "range", group_instance_id="a")
     rebalance(again, other)
     assert numbers(again) == held
     assert len(other.requests(JoinGroupRequest)) == joins
 
 
 def test_a_second_member_of_one_instance_id_throws_the_first_out_for_good() -> None:
-    world = make_world()
-    first = member(world, group_instance_id="a")
+    simulation = make_simulation()
+    first = member(simulation, group_instance_id="a")
     rebalance(first, rounds=2)
-    second = member(world, group_instance_id="a")
+    second = member(simulation, group_instance_id="a")
     second.poll(100)
-    world.advance(4_000)
+    simulation.advance(4_000)
     for _ in range(2):
         with pytest.raises(FencedInstanceIdError):
             first.poll(0)
     assert numbers(first) == []
-    world.advance(4_000)
+    simulation.advance(4_000)
     second.poll(0)
     assert numbers(second) == list(range(6))
 
@@ -308,46 +310,46 @@ def test_a_second_member_of_one_instance_id_throws_the_first_out_for_good() -> N
 # Topics that change
 
 
-def add_partitions(world: ConsumerSimulation, topic: str, count: int) -> None:
+def add_partitions(simulation: ConsumerSimulation, topic: str, count: int) -> None:
     request = CreatePartitionsRequest(
         topics=[CreatePartitionsTopic(name=topic, count=count, assignments=None)], timeout_ms=1000
     )
-    assert world.broker.call(request).results[0].error_code == 0
+    assert simulation.broker.call(request).results[0].error_code == 0
 
 
 @pytest.mark.parametrize("assignor", ["range", "equal", SERVER_SIDE])
 def test_new_partitions_are_picked_up(assignor: str) -> None:
-    world = make_world()
-    first = member(world, assignor)
-    second = member(world, assignor)
+    simulation = make_simulation()
+    first = member(simulation, assignor)
+    second = member(simulation, assignor)
     rebalance(first, second)
-    add_partitions(world, "t", 8)
+    add_partitions(simulation, "t", 8)
     rebalance(first, second, rounds=40)
     assert sorted(numbers(first) + numbers(second)) == list(range(8))
 
 
 @BOTH
 def test_a_member_may_wait_for_a_topic_that_does_not_exist_yet(assignor: str) -> None:
-    world = make_world()
-    first = member(world, assignor, topics=["later"])
+    simulation = make_simulation()
+    first = member(simulation, assignor, topics=["later"])
     rebalance(first, rounds=3)
     assert first.core.joined
     assert first.assignment() == []
-    world.broker.create_topic("later", partitions=2)
+    simulation.broker.create_topic("later", partitions=2)
     rebalance(first, rounds=10)
     assert numbers(first) == [0, 1]
 
 
 def test_a_pattern_matches_later_topics_except_the_excluded_ones() -> None:
-    world = make_world()
-    world.broker.create_topic("orders-eu")
-    world.broker.create_topic("orders-test")
-    first = world.consumer(group="g")
+    simulation = make_simulation()
+    simulation.broker.create_topic("orders-eu")
+    simulation.broker.create_topic("orders-test")
+    first = simulation.consumer(group="g")
     first.subscribe(pattern="orders-.*", exclude=["orders-test"])
     rebalance(first, rounds=3)
     assert {topic for topic, _ in first.assignment()} == {"orders-eu"}
-    world.broker.create_topic("orders-us")
-    world.broker.create_topic("my-orders-us")
+    simulation.broker.create_topic("orders-us")
+    simulation.broker.create_topic("my-orders-us")
     rebalance(first, rounds=40)
     assert {topic for topic, _ in first.assignment()} == {"orders-eu", "orders-us"}
     assert first.core.subscription() == {"orders-eu", "orders-us"}
@@ -355,10 +357,10 @@ def test_a_pattern_matches_later_topics_except_the_excluded_ones() -> None:
 
 @pytest.mark.parametrize("assignor", ["range", "equal", SERVER_SIDE])
 def test_a_second_subscription_replaces_the_first(assignor: str) -> None:
-    world = make_world(partitions=2)
-    world.broker.create_topic("u", partitions=2)
+    simulation = make_simulation(partitions=2)
+    simulation.broker.create_topic("u", partitions=2)
     listener = Listener()
-    first = member(world, assignor, topics=["t"], listener=listener)
+    first = member(simulation, assignor, topics=["t"], listener=listener)
     rebalance(first, rounds=2)
     first.subscribe(["u"], listener=listener)
     rebalance(first, rounds=4)
@@ -370,8 +372,8 @@ def test_a_second_subscription_replaces_the_first(assignor: str) -> None:
 
 
 def test_reading_goes_on_while_the_coordinator_is_looked_for() -> None:
-    world = make_world(partitions=1, records=50)
-    reader = member(world, max_poll_records=5)
+    simulation = make_simulation(partitions=1, records=50)
+    reader = member(simulation, max_poll_records=5)
     assert len(reader.poll(1000)) == 5
 
     def away(_program, call):
@@ -379,13 +381,13 @@ def test_reading_goes_on_while_the_coordinator_is_looked_for() -> None:
             return TransportError("gone")
         return None
 
-    world.fault = away
+    simulation.fault = away
     for _ in range(9):
-        world.advance(2_000)
+        simulation.advance(2_000)
         assert len(reader.poll(0)) == 5
     assert any(isinstance(call.request, FindCoordinatorRequest) for call in reader.calls)
-    world.fault = None
-    world.advance(5_000)
+    simulation.fault = None
+    simulation.advance(5_000)
     joins = len(reader.requests(JoinGroupRequest))
     reader.poll(0)
     assert len(reader.requests(JoinGroupRequest)) == joins, "the membership did not change"
@@ -396,8 +398,8 @@ def test_reading_goes_on_while_the_coordinator_is_looked_for() -> None:
 def test_a_group_converges_when_requests_or_answers_are_lost(
     request_type, *, handled: bool
 ) -> None:
-    world = make_world()
-    first, second = member(world), member(world)
+    simulation = make_simulation()
+    first, second = member(simulation), member(simulation)
     lost: list = []
 
     def lose(_program, call):
@@ -407,9 +409,9 @@ def test_a_group_converges_when_requests_or_answers_are_lost(
         return None
 
     if handled:
-        world.lost = lose
+        simulation.lost = lose
     else:
-        world.fault = lose
+        simulation.fault = lose
     rebalance(first, second, rounds=200)
     assert lost
     assert len(numbers(first)) == len(numbers(second)) == 3
@@ -417,32 +419,34 @@ def test_a_group_converges_when_requests_or_answers_are_lost(
 
 @BOTH
 def test_a_broker_that_restarts_keeps_the_group_as_it_was(assignor: str) -> None:
-    world = make_world()
-    first, second = member(world, assignor), member(world, assignor)
+    simulation = make_simulation()
+    first, second = member(simulation, assignor), member(simulation, assignor)
     rebalance(first, second)
     before = numbers(first), numbers(second)
     joins = len(first.requests(JoinGroupRequest))
-    world.restart_broker()
+    simulation.restart_broker()
     rebalance(first, second)
     assert (numbers(first), numbers(second)) == before
     assert len(first.requests(JoinGroupRequest)) == joins
 
 
 def test_a_member_whose_join_hangs_learns_from_its_heartbeats_that_it_was_expelled() -> None:
-    world = make_world()
+    simulation = make_simulation()
     listener = Listener()
     options: dict[str, Any] = {"max_poll_interval_ms": 30_000}
-    first, other = member(world, listener=listener, **options), member(world, **options)
+    first, other = member(simulation, listener=listener, **options), member(simulation, **options)
     rebalance(first, other)
     held = numbers(first)
-    newcomer = member(world, **options)
+    newcomer = member(simulation, **options)
     newcomer.poll(0)
-    world.advance(3_500)
+    simulation.advance(3_500)
     first.poll(0)
     own = first.core._member
     assert own is not None
     assert own.joining
-    world.restart_broker(hang=True)  # the broker with the pending join is gone without a response
+    simulation.restart_broker(
+        hang=True
+    )  # the broker with the pending join is gone without a response
 
     def hang(program, call):
         # Its next joins hang too; everything else gets through.
@@ -450,24 +454,24 @@ def test_a_member_whose_join_hangs_learns_from_its_heartbeats_that_it_was_expell
             return TransportError("no answer")
         return None
 
-    world.fault = hang
+    simulation.fault = hang
     for _ in range(90):
         other.poll(10)
         newcomer.poll(10)
         first.poll(10)
-        world.advance(500)
+        simulation.advance(500)
     assert listener.told[-1] == ("lost", held)
     assert len(numbers(other)) == len(numbers(newcomer)) == 3
 
 
 def test_an_answer_to_an_older_generations_heartbeat_is_no_news() -> None:
-    world = make_world()
-    first = member(world, "range")
+    simulation = make_simulation()
+    first = member(simulation, "range")
     rebalance(first, rounds=2)
     own = first.core._member
     assert own is not None
     old = own.generation
-    second = member(world, "range")
+    second = member(simulation, "range")
     rebalance(first, second)
     assert own.generation > old
     own.answered(ErrorCode.ILLEGAL_GENERATION, old)
@@ -477,17 +481,17 @@ def test_an_answer_to_an_older_generations_heartbeat_is_no_news() -> None:
 
 
 def test_an_unknown_member_joins_again() -> None:
-    world = make_world()
+    simulation = make_simulation()
     listener = Listener()
-    first = member(world, listener=listener)
+    first = member(simulation, listener=listener)
     rebalance(first, rounds=2)
-    world.fault = lambda _program, call: (
+    simulation.fault = lambda _program, call: (
         HeartbeatResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
         if isinstance(call.request, HeartbeatRequest)
         else None
     )
-    world.advance(4_000)
-    world.fault = None
+    simulation.advance(4_000)
+    simulation.fault = None
     rebalance(first, rounds=120)
     assert ("lost", list(range(6))) in listener.told
     assert numbers(first) == list(range(6))
@@ -498,7 +502,7 @@ def test_an_unknown_member_joins_again() -> None:
 
 @BOTH
 def test_a_listener_may_commit_seek_and_ask_for_its_assignment(assignor: str) -> None:
-    world = make_world(partitions=2, records=10)
+    simulation = make_simulation(partitions=2, records=10)
     t0 = TopicPartition("t", 0)
     seen: dict = {}
 
@@ -512,19 +516,19 @@ def test_a_listener_may_commit_seek_and_ask_for_its_assignment(assignor: str) ->
             program.commit({t0: 8})
             seen["revoked"] = partitions
 
-    program = member(world, assignor, listener=Own(), enable_auto_commit=False)
+    program = member(simulation, assignor, listener=Own(), enable_auto_commit=False)
     records = program.poll(1000)
     assert {record.offset for record in records} == {7, 8, 9}
     assert [number for _, number in seen["assigned"]] == [0, 1]
     program.close()
     assert len(seen["revoked"]) == 2
-    other = world.consumer(group="g")
+    other = simulation.consumer(group="g")
     assert other.committed(t0) == {t0: 8}
 
 
 @pytest.mark.parametrize("assignor", ["range", "equal", SERVER_SIDE])
 def test_a_failing_listener_is_reported_and_stops_nothing(assignor: str) -> None:
-    world = make_world()
+    simulation = make_simulation()
 
     class Failing:
         def on_assigned(self, partitions):
@@ -533,11 +537,11 @@ def test_a_failing_listener_is_reported_and_stops_nothing(assignor: str) -> None
         def on_revoked(self, partitions):
             raise ValueError("revoked")
 
-    first = member(world, assignor, listener=Failing())
+    first = member(simulation, assignor, listener=Failing())
     with pytest.raises(ValueError, match="assigned"):
         first.poll(1000)
     assert numbers(first) == list(range(6))
-    second = member(world, assignor)
+    second = member(simulation, assignor)
     errors = []
     for _ in range(24):
         try:
@@ -545,14 +549,14 @@ def test_a_failing_listener_is_reported_and_stops_nothing(assignor: str) -> None
         except ValueError as error:
             errors.append(str(error))
         second.poll(20)
-        world.advance(500)
+        simulation.advance(500)
     assert "revoked" in errors
     assert len(numbers(first)) == len(numbers(second)) == 3
 
 
 def test_a_commit_that_a_rebalance_overtook_says_to_come_back() -> None:
-    world = make_world(partitions=2, records=4)
-    first = member(world, enable_auto_commit=False)
+    simulation = make_simulation(partitions=2, records=4)
+    first = member(simulation, enable_auto_commit=False)
     first.poll(1000)
     own = first.core._member
     assert own is not None
@@ -566,14 +570,14 @@ def test_a_commit_that_a_rebalance_overtook_says_to_come_back() -> None:
             topics=[OffsetCommitResponseTopic(name="t", partitions=[refused])]
         )
 
-    world.fault = overtaken
+    simulation.fault = overtaken
     with pytest.raises(RebalanceInProgressError, match="commit again after the next poll"):
         first.commit()
     assert own.lost is None
 
 
 def test_an_own_assignor_needs_a_name_a_protocol_and_assign() -> None:
-    world = make_world()
+    simulation = make_simulation()
 
     class First(EqualAssignor):
         """An assignor that assigns all partitions to the first member."""
@@ -589,24 +593,24 @@ def test_an_own_assignor_needs_a_name_a_protocol_and_assign() -> None:
             order = sorted(members)
             return {name: everything if name == order[0] else [] for name in order}
 
-    first, second = member(world, First), member(world, First)
+    first, second = member(simulation, First), member(simulation, First)
     rebalance(first, second)
     assert sorted(map(len, (numbers(first), numbers(second)))) == [0, 6]
 
 
 def test_members_that_share_no_assignor_cannot_be_in_one_group() -> None:
-    world = make_world()
-    first = member(world, "range")
+    simulation = make_simulation()
+    first = member(simulation, "range")
     rebalance(first, rounds=2)
-    second = member(world, "equal")
+    second = member(simulation, "equal")
     with pytest.raises(ApiError, match="INCONSISTENT_GROUP_PROTOCOL"):
         second.poll(1000)
 
 
 def test_a_group_moves_from_eager_to_cooperative_by_a_list() -> None:
-    world = make_world()
-    old = member(world, "range")
-    both = world.consumer(
+    simulation = make_simulation()
+    old = member(simulation, "range")
+    both = simulation.consumer(
         group="g", auto_offset_reset="earliest", assignor=["cooperative-sticky", "range"]
     )
     both.subscribe(["t"])
@@ -617,25 +621,25 @@ def test_a_group_moves_from_eager_to_cooperative_by_a_list() -> None:
 
 
 def test_a_listener_that_fails_at_the_end_does_not_leave_a_member_behind() -> None:
-    world = make_world()
+    simulation = make_simulation()
 
     class Failing:
         def on_revoked(self, _partitions: list[TopicPartition]) -> None:
             raise ValueError("of the program")
 
-    reader = member(world, listener=Failing())
+    reader = member(simulation, listener=Failing())
     rebalance(reader, rounds=3)
     with pytest.raises(ValueError, match="of the program"):
         reader.run(reader.core.unsubscribe(10_000))
     assert reader.requests(LeaveGroupRequest)
     beats = len(reader.requests(HeartbeatRequest))
-    world.advance(30_000)
+    simulation.advance(30_000)
     assert len(reader.requests(HeartbeatRequest)) == beats
 
 
 def test_an_interrupted_listener_is_called_again_before_records_are_returned() -> None:
     """(1) The listener looks up an offset elsewhere. (2) The poll is cancelled. (3) The listener cannot seek."""
-    world = make_world(partitions=1, records=10)
+    simulation = make_simulation(partitions=1, records=10)
     name = TopicPartition("t", 0)
 
     class Seeking:
@@ -647,7 +651,7 @@ def test_an_interrupted_listener_is_called_again_before_records_are_returned() -
                 raise KeyboardInterrupt
             reader.core.positions.seek(partitions[0], 7)
 
-    reader = member(world, listener=Seeking())
+    reader = member(simulation, listener=Seeking())
     with pytest.raises(KeyboardInterrupt):
         reader.poll(10_000)
     records = [record for _ in range(3) for record in reader.poll(1000)]
@@ -656,29 +660,29 @@ def test_an_interrupted_listener_is_called_again_before_records_are_returned() -
 
 
 def test_a_process_that_slept_while_it_joined_hands_out_nothing_that_others_have() -> None:
-    world = make_world()
+    simulation = make_simulation()
     options: dict[str, Any] = {"session_timeout_ms": 10_000}
-    first = member(world, "cooperative-sticky", **options)
-    third = member(world, "cooperative-sticky", **options)
+    first = member(simulation, "cooperative-sticky", **options)
+    third = member(simulation, "cooperative-sticky", **options)
     rebalance(first, third)
-    world.fill("t", 6, 10)
+    simulation.fill("t", 6, 10)
     assert len(first.poll(1_000, 1)) == 1
-    second = member(world, "cooperative-sticky", **options)
+    second = member(simulation, "cooperative-sticky", **options)
     second.poll(0)
-    world.advance(3_500)  # the heartbeats have reported the second
+    simulation.advance(3_500)  # the heartbeats have reported the second
     first.poll(0, 0)
     own = first.core._member
     assert own is not None
     assert own.joining, "the third has not come yet"
     assert first.core.assigned
-    world.programs.remove(first)  # as SIGSTOP would
+    simulation.programs.remove(first)  # as SIGSTOP would
     for _ in range(100):
         third.poll(10)
         second.poll(10)
-        world.advance(500)
+        simulation.advance(500)
     assert len(numbers(second)) + len(numbers(third)) == 6
-    world.programs.append(first)
-    first.engine.advance(world.now_ms)
+    simulation.programs.append(first)
+    first.engine.advance(simulation.now_ms)
     assert first.core.take(5) == []
     while first.inbox:  # the join's answer has waited all the while
         on_done, outcome = first.inbox.popleft()
@@ -690,11 +694,11 @@ def test_a_process_that_slept_while_it_joined_hands_out_nothing_that_others_have
 
 
 def test_a_member_whose_join_hangs_gives_up_when_its_session_ends_and_asks_seldom() -> None:
-    world = make_world()
+    simulation = make_simulation()
     listener = Listener()
-    first = member(world, "cooperative-sticky", listener=listener)
+    first = member(simulation, "cooperative-sticky", listener=listener)
     rebalance(first)
-    world.fill("t", 6, 10)
+    simulation.fill("t", 6, 10)
     assert len(first.poll(1_000, 1)) == 1
     lost: list[Any] = []
 
@@ -709,15 +713,15 @@ def test_a_member_whose_join_hangs_gives_up_when_its_session_ends_and_asks_seldo
             return HeartbeatResponse(error_code=ErrorCode.ILLEGAL_GENERATION)
         return None
 
-    world.fault, world.lost = lose, disown
-    second = member(world, "cooperative-sticky")
+    simulation.fault, simulation.lost = lose, disown
+    second = member(simulation, "cooperative-sticky")
     second.poll(0)
-    world.advance(3_500)
+    simulation.advance(3_500)
     first.poll(0, 0)
     own = first.core._member
     assert own is not None
     assert own.joining
-    world.advance(46_000)  # a session, without a word that confirms
+    simulation.advance(46_000)  # a session, without a word that confirms
     assert own.lost is not None
     first.calls.clear()
     assert first.poll(5_000) == []

@@ -31,14 +31,14 @@ from headrace.protocol.messages.offset_fetch import (
 )
 from headrace.types import TopicPartition
 from tests.fixtures.consumer_simulation import ConsumerSimulation, Program, rebalance
-from tests.unit.clients.consumer.test_groups import SERVER_SIDE, Listener, make_world, numbers
+from tests.unit.clients.consumer.test_groups import SERVER_SIDE, Listener, make_simulation, numbers
 from tests.unit.clients.consumer.test_groups import member as any_member
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-def member(world: ConsumerSimulation, **options: Any) -> Program:
-    return any_member(world, SERVER_SIDE, **options)
+def member(simulation: ConsumerSimulation, **options: Any) -> Program:
+    return any_member(simulation, SERVER_SIDE, **options)
 
 
 def beats(program: Program) -> list[ConsumerGroupHeartbeatRequest]:
@@ -66,8 +66,8 @@ def refusal(code: ErrorCode, message: str | None = None) -> ConsumerGroupHeartbe
 
 
 def test_later_heartbeats_omit_unchanged_fields() -> None:
-    world = make_world()
-    first = member(world, client_rack="r", group_remote_assignor="range")
+    simulation = make_simulation()
+    first = member(simulation, client_rack="r", group_remote_assignor="range")
     rebalance(first)
     join, taken, *others = beats(first)
     assert (join.member_id, join.member_epoch, join.rack_id) == ("member-1", 0, "r")
@@ -83,19 +83,19 @@ def test_later_heartbeats_omit_unchanged_fields() -> None:
 
 
 def test_the_coordinator_determines_the_heartbeat_interval() -> None:
-    world = ConsumerSimulation(group_consumer_heartbeat_interval_ms=700)
-    world.broker.create_topic("t")
-    first = member(world)
+    simulation = ConsumerSimulation(group_consumer_heartbeat_interval_ms=700)
+    simulation.broker.create_topic("t")
+    first = member(simulation)
     rebalance(first)
     before = len(beats(first))
-    world.advance(7_000)
+    simulation.advance(7_000)
     assert len(beats(first)) - before == 10
 
 
 def test_a_short_interval_does_not_make_answers_late() -> None:
-    world = ConsumerSimulation(group_consumer_heartbeat_interval_ms=10)
-    world.broker.create_topic("t")
-    first = member(world)
+    simulation = ConsumerSimulation(group_consumer_heartbeat_interval_ms=10)
+    simulation.broker.create_topic("t")
+    first = member(simulation)
     rebalance(first, rounds=2)
     calls = [call for call in first.calls if isinstance(call.request, type(beats(first)[0]))]
     assert min(call.timeout_ms or 0 for call in calls) >= 1_000
@@ -103,12 +103,12 @@ def test_a_short_interval_does_not_make_answers_late() -> None:
 
 
 def test_revoked_partitions_are_reported_at_once() -> None:
-    world = make_world()
-    first = member(world)
+    simulation = make_simulation()
+    first = member(simulation)
     rebalance(first)
-    second = member(world)
+    second = member(simulation)
     second.poll(10)
-    world.advance(3_000)  # the heartbeat whose answer has it
+    simulation.advance(3_000)  # the heartbeat whose answer has it
     before = len(beats(first))
     first.poll(0)
     assert numbers(first) == [0, 1, 2]
@@ -118,11 +118,11 @@ def test_revoked_partitions_are_reported_at_once() -> None:
 
 
 def test_the_heartbeat_after_a_lost_response_contains_all_fields() -> None:
-    world = make_world()
-    first, second = member(world), member(world)
+    simulation = make_simulation()
+    first, second = member(simulation), member(simulation)
     rebalance(first, second)
-    third = member(world)
-    world.lost = answering(
+    third = member(simulation)
+    simulation.lost = answering(
         ConsumerGroupHeartbeatRequest, TransportError("reset"), program=second, times=2
     )
     third.poll(10)
@@ -136,9 +136,9 @@ def test_the_heartbeat_after_a_lost_response_contains_all_fields() -> None:
 
 
 def test_a_new_subscription_and_the_end_of_a_pattern_are_sent() -> None:
-    world = make_world()
-    world.broker.create_topic("u")
-    first = world.consumer(group="g", group_protocol="consumer")
+    simulation = make_simulation()
+    simulation.broker.create_topic("u")
+    first = simulation.consumer(group="g", group_protocol="consumer")
     first.subscribe(pattern="t|v")
     rebalance(first)
     assert beats(first)[0].subscribed_topic_regex == "t|v"
@@ -150,10 +150,10 @@ def test_a_new_subscription_and_the_end_of_a_pattern_are_sent() -> None:
 
 
 def test_leaving_is_epoch_minus_one_and_for_static_members_minus_two() -> None:
-    world = make_world()
+    simulation = make_simulation()
     listener = Listener()
-    first = member(world, listener=listener)
-    static = member(world, group_instance_id="a")
+    first = member(simulation, listener=listener)
+    static = member(simulation, group_instance_id="a")
     rebalance(first, static)
     first.close()
     static.close()
@@ -163,13 +163,13 @@ def test_leaving_is_epoch_minus_one_and_for_static_members_minus_two() -> None:
 
 
 def test_a_static_member_that_restarts_gets_its_partitions_back() -> None:
-    world = make_world()
-    other = member(world, group_instance_id="b")
-    first = member(world, group_instance_id="a")
+    simulation = make_simulation()
+    other = member(simulation, group_instance_id="b")
+    first = member(simulation, group_instance_id="a")
     rebalance(first, other, rounds=30)
     held, told = numbers(first), len(beats(other))
     first.close()
-    again = member(world, group_instance_id="a")
+    again = member(simulation, group_instance_id="a")
     rebalance(again, other)
     assert numbers(again) == held
     assert all(beat.topic_partitions is None for beat in beats(other)[told:]), "it was left alone"
@@ -179,11 +179,11 @@ def test_a_static_member_that_restarts_gets_its_partitions_back() -> None:
 
 
 def test_a_static_member_waits_for_the_end_of_the_session_that_a_crash_left_behind() -> None:
-    world = make_world()
-    first = member(world, group_instance_id="a")
+    simulation = make_simulation()
+    first = member(simulation, group_instance_id="a")
     rebalance(first)
     first.die()
-    again = member(world, group_instance_id="a")
+    again = member(simulation, group_instance_id="a")
     rebalance(again, rounds=100)
     assert numbers(again) == list(range(6))
     assert len(again.warnings) == 1
@@ -191,13 +191,13 @@ def test_a_static_member_waits_for_the_end_of_the_session_that_a_crash_left_behi
 
 
 def test_a_second_member_of_one_instance_id_is_refused() -> None:
-    world = make_world()
-    first = member(world, group_instance_id="a")
+    simulation = make_simulation()
+    first = member(simulation, group_instance_id="a")
     rebalance(first)
-    second = member(world, group_instance_id="a")
+    second = member(simulation, group_instance_id="a")
     rebalance(first, second, rounds=UNRELEASED_PATIENCE_MS // 600)
     assert "still belongs to a member" in second.warnings[0]
-    world.advance(20_000)
+    simulation.advance(20_000)
     with pytest.raises(ApiError, match="UNRELEASED_INSTANCE_ID"):
         second.poll(0)
     first.poll(0)
@@ -205,16 +205,18 @@ def test_a_second_member_of_one_instance_id_is_refused() -> None:
 
 
 def test_a_member_whose_instance_id_another_has_taken_over_stops_for_good() -> None:
-    world = make_world()
-    first = member(world, group_instance_id="a")
+    simulation = make_simulation()
+    first = member(simulation, group_instance_id="a")
     rebalance(first)
-    world.fault = answering(ConsumerGroupHeartbeatRequest, refusal(ErrorCode.FENCED_INSTANCE_ID))
-    world.advance(4_000)
+    simulation.fault = answering(
+        ConsumerGroupHeartbeatRequest, refusal(ErrorCode.FENCED_INSTANCE_ID)
+    )
+    simulation.advance(4_000)
     for _ in range(2):
         with pytest.raises(FencedInstanceIdError):
             first.poll(0)
     sent = len(beats(first))
-    world.advance(60_000)
+    simulation.advance(60_000)
     assert len(beats(first)) == sent
 
 
@@ -227,12 +229,12 @@ def test_a_member_whose_instance_id_another_has_taken_over_stops_for_good() -> N
     ],
 )
 def test_a_member_that_is_none_any_more_has_lost_its_partitions_and_joins_again(code) -> None:
-    world = make_world()
+    simulation = make_simulation()
     listener = Listener()
-    first = member(world, listener=listener)
+    first = member(simulation, listener=listener)
     rebalance(first)
-    world.fault = answering(ConsumerGroupHeartbeatRequest, refusal(code))
-    world.advance(4_000)
+    simulation.fault = answering(ConsumerGroupHeartbeatRequest, refusal(code))
+    simulation.advance(4_000)
     assert first.core._member is not None
     assert first.core._member.lost is not None
     assert first.core.take() == []
@@ -254,9 +256,9 @@ def test_a_member_that_is_none_any_more_has_lost_its_partitions_and_joins_again(
     ],
 )
 def test_a_refused_heartbeat_raises_the_reason_and_is_retried(code, says) -> None:
-    world = make_world()
-    first = member(world)
-    world.fault = answering(ConsumerGroupHeartbeatRequest, refusal(code, "a reason."))
+    simulation = make_simulation()
+    first = member(simulation)
+    simulation.fault = answering(ConsumerGroupHeartbeatRequest, refusal(code, "a reason."))
     with pytest.raises(ApiError, match=re.escape(says)) as raised:
         first.poll(1_000)
     assert raised.value.code == code
@@ -265,27 +267,27 @@ def test_a_refused_heartbeat_raises_the_reason_and_is_retried(code, says) -> Non
 
 
 def test_a_broker_without_the_protocol_is_named_as_such() -> None:
-    world = make_world()
-    first = member(world)
+    simulation = make_simulation()
+    first = member(simulation)
     absent = ApiError.for_code(ErrorCode.UNSUPPORTED_VERSION, "does not offer it")
-    world.fault = answering(ConsumerGroupHeartbeatRequest, absent, times=100)
+    simulation.fault = answering(ConsumerGroupHeartbeatRequest, absent, times=100)
     with pytest.raises(ApiError, match=re.escape(NOT_SPOKEN)):
         first.poll(1_000)
 
 
 def test_an_assignor_that_the_coordinator_does_not_have() -> None:
-    world = make_world()
-    first = member(world, group_remote_assignor="stikky")
+    simulation = make_simulation()
+    first = member(simulation, group_remote_assignor="stikky")
     with pytest.raises(ApiError, match=r"UNSUPPORTED_ASSIGNOR.*stikky.*uniform, range"):
         first.poll(1_000)
 
 
 @pytest.mark.parametrize("assignor", ["range", "equal"])
 def test_members_of_both_protocols_share_a_group(assignor: str) -> None:
-    world = make_world(records=5)
-    classic = any_member(world, assignor)
+    simulation = make_simulation(records=5)
+    classic = any_member(simulation, assignor)
     rebalance(classic)
-    first = member(world)
+    first = member(simulation)
     rebalance(classic, first, rounds=40)
     assert sorted(numbers(classic) + numbers(first)) == list(range(6))
     assert len(numbers(classic)) == 3
@@ -295,11 +297,11 @@ def test_members_of_both_protocols_share_a_group(assignor: str) -> None:
 
 
 def test_joining_a_classic_group_raises_an_error_that_names_the_setting() -> None:
-    world = ConsumerSimulation(group_consumer_migration_policy="disabled")
-    world.broker.create_topic("t", partitions=6)
-    classic = any_member(world)
+    simulation = ConsumerSimulation(group_consumer_migration_policy="disabled")
+    simulation.broker.create_topic("t", partitions=6)
+    classic = any_member(simulation)
     rebalance(classic)
-    first = member(world)
+    first = member(simulation)
     with pytest.raises(ApiError, match="group_protocol='classic'"):
         first.poll(1_000)
 
@@ -308,8 +310,8 @@ def test_joining_a_classic_group_raises_an_error_that_names_the_setting() -> Non
 
 
 def test_commits_and_positions_carry_the_member_and_its_epoch() -> None:
-    world = make_world(partitions=2, records=3)
-    first = member(world)
+    simulation = make_simulation(partitions=2, records=3)
+    first = member(simulation)
     assert first.poll(1_000)
     first.commit()
     own = first.core._member
@@ -327,24 +329,24 @@ def test_commits_and_positions_carry_the_member_and_its_epoch() -> None:
 
 
 def test_a_commit_of_an_older_epoch_is_sent_again_in_the_newer_one() -> None:
-    world = make_world(partitions=2, records=3)
-    world.broker.create_topic("u")
-    first = member(world, enable_auto_commit=False)
+    simulation = make_simulation(partitions=2, records=3)
+    simulation.broker.create_topic("u")
+    first = member(simulation, enable_auto_commit=False)
     assert first.poll(1_000)
     own = first.core._member
     assert own is not None
     old = own.generation
-    member(world, topics=["u"]).poll(10)  # a new epoch, in which the first keeps what it has
+    member(simulation, topics=["u"]).poll(10)  # a new epoch, in which the first keeps what it has
 
     def lose(program: Program, call: Any) -> Any:
         if isinstance(call.request, OffsetCommitRequest):
-            world.lost = None
+            simulation.lost = None
         elif program is first and isinstance(call.request, ConsumerGroupHeartbeatRequest):
             return TransportError("reset")
         return None
 
-    world.lost = lose
-    world.advance(4_000)
+    simulation.lost = lose
+    simulation.advance(4_000)
     assert own.generation == old, "the coordinator is ahead, and the member does not know"
     first.commit()
     epochs = [one.generation_id_or_member_epoch for one in first.requests(OffsetCommitRequest)]
@@ -355,31 +357,31 @@ def test_a_commit_of_an_older_epoch_is_sent_again_in_the_newer_one() -> None:
 
 def test_a_commit_is_not_sent_again_for_a_partition_that_went() -> None:
     """(1) A commit in epoch 5 fails. (2) Another member gets the partition and commits. (3) A retry would undo that."""
-    world = make_world(partitions=2, records=3)
-    first = member(world, enable_auto_commit=False)
+    simulation = make_simulation(partitions=2, records=3)
+    first = member(simulation, enable_auto_commit=False)
     assert first.poll(1_000)
 
     def refuse(_program: Program, call: Any) -> Any:
         if not isinstance(call.request, OffsetCommitRequest):
             return None
         first.core.assigned.pop(T0, None)
-        response = type(world.broker.call(call.request))
-        answer = world.broker.call(call.request)
+        response = type(simulation.broker.call(call.request))
+        answer = simulation.broker.call(call.request)
         for topic in answer.topics:
             for part in topic.partitions:
                 part.error_code = ErrorCode.STALE_MEMBER_EPOCH
         assert isinstance(answer, response)
         return answer
 
-    world.fault = refuse
+    simulation.fault = refuse
     with pytest.raises(RebalanceInProgressError, match="commit again after the next poll"):
         first.commit({T0: 1, T1: 1})
     assert len(first.requests(OffsetCommitRequest)) == 1
 
 
 def test_a_commit_of_a_former_membership_is_not_sent_again_in_the_next_one() -> None:
-    world = make_world(partitions=2, records=3)
-    first = member(world, enable_auto_commit=False)
+    simulation = make_simulation(partitions=2, records=3)
+    first = member(simulation, enable_auto_commit=False)
     assert first.poll(1_000)
     own = first.core._member
     assert own is not None
@@ -391,13 +393,13 @@ def test_a_commit_of_a_former_membership_is_not_sent_again_in_the_next_one() -> 
 
 
 def test_a_member_whose_epoch_stays_behind_for_long_goes_on_asking_for_its_positions() -> None:
-    world = make_world(partitions=2, records=3)
-    first = member(world)
+    simulation = make_simulation(partitions=2, records=3)
+    first = member(simulation)
     stale = OffsetFetchResponseGroup(group_id="g", error_code=ErrorCode.STALE_MEMBER_EPOCH)
-    world.fault = answering(OffsetFetchRequest, OffsetFetchResponse(groups=[stale]), 1_000)
+    simulation.fault = answering(OffsetFetchRequest, OffsetFetchResponse(groups=[stale]), 1_000)
     for _ in range(40):
         assert first.poll(1_000) == [], "and nothing is raised"
-    world.fault = None
+    simulation.fault = None
     assert first.poll(10_000)
 
 
@@ -405,10 +407,10 @@ def test_a_member_whose_epoch_stays_behind_for_long_goes_on_asking_for_its_posit
 
 
 def test_a_topic_whose_name_is_not_known_yet_is_asked_for_by_its_id() -> None:
-    world = make_world()
-    first = member(world, topics=["later"])
+    simulation = make_simulation()
+    first = member(simulation, topics=["later"])
     rebalance(first)
-    world.broker.create_topic("later", partitions=2)
+    simulation.broker.create_topic("later", partitions=2)
     answers: list[MetadataRequest] = []
 
     def unknown(_program: Program, call: Any) -> Any:
@@ -417,7 +419,7 @@ def test_a_topic_whose_name_is_not_known_yet_is_asked_for_by_its_id() -> None:
             return MetadataResponse(brokers=[], topics=[])
         return None
 
-    world.fault = unknown
+    simulation.fault = unknown
     rebalance(first, rounds=30)
     assert numbers(first) == [0, 1]
     assert any(topic.name is None for request in answers for topic in request.topics or [])
@@ -459,23 +461,23 @@ def test_a_pattern_is_the_brokers_where_both_read_it_alike(pattern, regex) -> No
     ],
 )
 def test_topics_that_match_are_the_same_on_client_and_broker(options: dict[str, Any]) -> None:
-    world = make_world()
-    world.broker.create_topic("orders-eu")
-    world.broker.create_topic("orders-test")
-    first = world.consumer(group="g", group_protocol="consumer")
+    simulation = make_simulation()
+    simulation.broker.create_topic("orders-eu")
+    simulation.broker.create_topic("orders-test")
+    first = simulation.consumer(group="g", group_protocol="consumer")
     first.subscribe(**options)
     rebalance(first)
     assert {topic for topic, _ in first.assignment()} == {"orders-eu"}
-    world.broker.create_topic("orders-us")
+    simulation.broker.create_topic("orders-us")
     rebalance(first, rounds=40)
     assert first.core.subscription() == {"orders-eu", "orders-us"}
     assert {topic for topic, _ in first.assignment()} == {"orders-eu", "orders-us"}
 
 
 def test_a_pattern_that_the_broker_does_not_take_is_matched_here() -> None:
-    world = make_world()
-    first = world.consumer(group="g", group_protocol="consumer")
-    world.fault = answering(
+    simulation = make_simulation()
+    first = simulation.consumer(group="g", group_protocol="consumer")
+    simulation.fault = answering(
         ConsumerGroupHeartbeatRequest,
         refusal(ErrorCode.INVALID_REGULAR_EXPRESSION, "this broker cannot"),
     )
@@ -490,13 +492,13 @@ def test_a_pattern_that_the_broker_does_not_take_is_matched_here() -> None:
 
 
 def test_a_process_that_slept_hands_out_nothing_before_the_coordinator_has_answered() -> None:
-    world = make_world(partitions=1, records=10)
-    first = member(world, enable_auto_commit=False)
+    simulation = make_simulation(partitions=1, records=10)
+    first = member(simulation, enable_auto_commit=False)
     assert len(first.poll(1_000, 3)) == 3
-    world.programs.remove(first)
-    world.advance(10_000)  # more than three intervals, far from a session
-    world.programs.append(first)
-    first.engine.advance(world.now_ms)
+    simulation.programs.remove(first)
+    simulation.advance(10_000)  # more than three intervals, far from a session
+    simulation.programs.append(first)
+    first.engine.advance(simulation.now_ms)
     assert first.core.take_one() is None
     assert first.core.take(5) == []
     assert len(first.poll(1_000, 3)) == 3
@@ -506,8 +508,8 @@ def test_a_process_that_slept_hands_out_nothing_before_the_coordinator_has_answe
 
 
 def test_auto_takes_the_protocol_that_the_broker_offers() -> None:
-    world = make_world()
-    first = world.consumer(group="g", group_protocol="auto")
+    simulation = make_simulation()
+    first = simulation.consumer(group="g", group_protocol="auto")
     first.subscribe(["t"])
     rebalance(first)
     assert numbers(first) == list(range(6))
@@ -520,9 +522,9 @@ def without_feature(_program: Program, call: Any) -> ApiVersionsResponse | None:
 
 
 def test_auto_takes_the_classic_protocol_where_the_broker_lacks_the_feature() -> None:
-    world = make_world()
-    world.fault = without_feature
-    first = world.consumer(group="g", group_protocol="auto")
+    simulation = make_simulation()
+    simulation.fault = without_feature
+    first = simulation.consumer(group="g", group_protocol="auto")
     first.subscribe(["t"])
     rebalance(first)
     assert numbers(first) == list(range(6))
@@ -530,12 +532,12 @@ def test_auto_takes_the_classic_protocol_where_the_broker_lacks_the_feature() ->
 
 
 def test_auto_uses_the_classic_protocol_in_a_group_with_classic_members() -> None:
-    world = ConsumerSimulation(group_consumer_migration_policy="disabled")
-    world.broker.create_topic("t", partitions=6)
+    simulation = ConsumerSimulation(group_consumer_migration_policy="disabled")
+    simulation.broker.create_topic("t", partitions=6)
     listener = Listener()
-    classic = any_member(world, "range")
+    classic = any_member(simulation, "range")
     rebalance(classic)
-    first = world.consumer(group="g", group_protocol="auto")
+    first = simulation.consumer(group="g", group_protocol="auto")
     first.subscribe(["t"], listener=listener)
     rebalance(classic, first, rounds=30)
     assert sorted(numbers(classic) + numbers(first)) == list(range(6))
@@ -552,34 +554,34 @@ def test_auto_uses_the_classic_protocol_in_a_group_with_classic_members() -> Non
     ],
 )
 def test_auto_is_classic_where_something_is_set_that_only_classic_knows(options) -> None:
-    world = make_world()
-    first = world.consumer(group="g", **options)
+    simulation = make_simulation()
+    first = simulation.consumer(group="g", **options)
     assert first.config.group_protocol == "classic"
-    second = world.consumer(group="g", group_protocol="auto", group_remote_assignor="range")
+    second = simulation.consumer(group="g", group_protocol="auto", group_remote_assignor="range")
     assert second.config.group_protocol == "consumer"
 
 
 def test_auto_waits_for_a_broker_to_be_asked_and_forgets_the_question_with_the_subscription() -> (
     None
 ):
-    world = make_world()
-    first = world.consumer(group="g", group_protocol="auto")
+    simulation = make_simulation()
+    first = simulation.consumer(group="g", group_protocol="auto")
     gone = answering(ApiVersionsRequest, TransportError("away"), times=5)
-    world.fault = gone
+    simulation.fault = gone
     first.subscribe(["t"])
     assert first.core.needs_background
     assert not first.core.joined
     assert first.core.group_metadata().generation_id == -1
     first.run(first.core.unsubscribe(1_000))
-    world.advance(5_000)
+    simulation.advance(5_000)
     assert first.core._member is None
     first.subscribe(["t"])
     assert first.run(first.core.assignment(30_000)) == [TopicPartition("t", n) for n in range(6)]
 
 
 def test_a_member_that_is_made_inside_a_poll_counts_that_poll() -> None:
-    world = make_world()
-    first = world.consumer(group="g", group_protocol="auto", max_poll_interval_ms=10_000)
+    simulation = make_simulation()
+    first = simulation.consumer(group="g", group_protocol="auto", max_poll_interval_ms=10_000)
     first.subscribe(["t"])
     first.poll(60_000)
     assert first.warnings == []

@@ -17,16 +17,16 @@ def wait(program: Program, seconds: int) -> None:
         program.poll(1_000)
 
 
-def make_world(*topics: str) -> ConsumerSimulation:
-    world = ConsumerSimulation()
+def make_simulation(*topics: str) -> ConsumerSimulation:
+    simulation = ConsumerSimulation()
     for topic in topics:
-        world.broker.create_topic(topic)
-    return world
+        simulation.broker.create_topic(topic)
+    return simulation
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_mistyped_topic_is_reported_within_seconds_and_once(protocol: str) -> None:
-    reader = member(make_world("orders", "customers"), protocol, topics=["oders"])
+    reader = member(make_simulation("orders", "customers"), protocol, topics=["oders"])
     wait(reader, 5)
     [line] = reader.warnings
     assert line == "there is no topic 'oders'; the consumer waits for it. Did you mean 'orders'?"
@@ -37,11 +37,11 @@ def test_a_mistyped_topic_is_reported_within_seconds_and_once(protocol: str) -> 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_topic_that_comes_is_reported_and_read(protocol: str) -> None:
-    world = make_world("other")
-    reader = member(world, protocol, topics=["late"])
+    simulation = make_simulation("other")
+    reader = member(simulation, protocol, topics=["late"])
     wait(reader, 5)
-    world.broker.create_topic("late")
-    world.fill("late", 1, 3)
+    simulation.broker.create_topic("late")
+    simulation.fill("late", 1, 3)
     found: list[Any] = []
     for _ in range(10):
         found += reader.poll(1_000)
@@ -52,17 +52,17 @@ def test_a_topic_that_comes_is_reported_and_read(protocol: str) -> None:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_topic_that_comes_at_once_is_not_reported(protocol: str) -> None:
-    world = make_world()
-    reader = member(world, protocol, topics=["t"])
+    simulation = make_simulation()
+    reader = member(simulation, protocol, topics=["t"])
     reader.poll(1_000)
-    world.broker.create_topic("t")
+    simulation.broker.create_topic("t")
     wait(reader, 10)
     assert reader.warnings == []
 
 
 def test_a_pattern_that_matches_nothing_is_reported() -> None:
-    world = make_world("orders")
-    reader = world.consumer(group="g", assignor="range", auto_offset_reset="earliest")
+    simulation = make_simulation("orders")
+    reader = simulation.consumer(group="g", assignor="range", auto_offset_reset="earliest")
     reader.subscribe(pattern="odrers-.*")
     wait(reader, 10)
     assert reader.warnings == [
@@ -71,9 +71,9 @@ def test_a_pattern_that_matches_nothing_is_reported() -> None:
 
 
 def test_existing_topics_are_read_while_another_is_missing() -> None:
-    world = make_world("orders")
-    world.fill("orders", 1, 2)
-    reader = member(world, "range", topics=["orders", "payments"])
+    simulation = make_simulation("orders")
+    simulation.fill("orders", 1, 2)
+    reader = member(simulation, "range", topics=["orders", "payments"])
     found: list[Any] = []
     for _ in range(8):
         found += reader.poll(1_000)
@@ -82,7 +82,7 @@ def test_existing_topics_are_read_while_another_is_missing() -> None:
 
 
 def test_a_consumer_that_has_not_joined_reports_its_missing_membership() -> None:
-    reader = member(make_world("t"), "range")
+    reader = member(make_simulation("t"), "range")
     assert reader.core.trouble is not None
     assert "not a member of its group" in reader.core.trouble
     wait(reader, 3)
@@ -93,7 +93,7 @@ def test_a_consumer_that_has_not_joined_reports_its_missing_membership() -> None
 def test_a_missing_topic_that_is_not_subscribed_to_any_more_is_not_reported_as_read(
     protocol: str,
 ) -> None:
-    reader = member(make_world("orders"), protocol, topics=["oders"])
+    reader = member(make_simulation("orders"), protocol, topics=["oders"])
     wait(reader, 5)
     reader.subscribe(["orders"])
     wait(reader, 5)
@@ -102,9 +102,9 @@ def test_a_missing_topic_that_is_not_subscribed_to_any_more_is_not_reported_as_r
 
 
 def test_a_second_topic_that_is_missing_has_its_own_patience() -> None:
-    world = make_world("a")
-    world.broker.create_topic("b")
-    reader = member(world, "range", topics=["a", "b"])
+    simulation = make_simulation("a")
+    simulation.broker.create_topic("b")
+    reader = member(simulation, "range", topics=["a", "b"])
     reader.poll(1_000)
     missing = reader.core._missing
     topics = reader.core._engine.state.metadata.topics

@@ -41,11 +41,11 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 def make_reader(records: int = 10, **options) -> tuple[ConsumerSimulation, Program]:
-    world = ConsumerSimulation()
-    world.broker.create_topic("t", partitions=2)
+    simulation = ConsumerSimulation()
+    simulation.broker.create_topic("t", partitions=2)
     if records:
-        world.fill("t", 2, records)
-    return world, world.consumer(**{"auto_offset_reset": "earliest"} | options)
+        simulation.fill("t", 2, records)
+    return simulation, simulation.consumer(**{"auto_offset_reset": "earliest"} | options)
 
 
 def offsets_of(records) -> list[int]:
@@ -69,19 +69,19 @@ def test_a_missing_committed_offset_is_an_error_without_auto_offset_reset() -> N
 
 
 def test_a_committed_offset_goes_before_the_policy() -> None:
-    world, reader = make_reader(group="g", enable_auto_commit=False)
+    simulation, reader = make_reader(group="g", enable_auto_commit=False)
     reader.assign({T0: 6})
     reader.commit()
-    again = world.consumer(group="g", auto_offset_reset="latest")
+    again = simulation.consumer(group="g", auto_offset_reset="latest")
     again.assign([T0])
     assert offsets_of(again.poll(1000, 2)) == [6, 7]
 
 
 def test_a_deleted_offset_is_reset_by_the_policy_with_a_warning() -> None:
-    world, reader = make_reader()
+    simulation, reader = make_reader()
     reader.assign({T0: 2})
     part = DeleteRecordsPartition(partition_index=0, offset=5)
-    world.broker.call(
+    simulation.broker.call(
         DeleteRecordsRequest(
             topics=[DeleteRecordsTopic(name="t", partitions=[part])], timeout_ms=1000
         )
@@ -92,20 +92,20 @@ def test_a_deleted_offset_is_reset_by_the_policy_with_a_warning() -> None:
 
 
 def test_a_seek_while_the_position_is_looked_up_holds() -> None:
-    world, reader = make_reader()
+    simulation, reader = make_reader()
     reader.assign([T0])
     reader.engine.spawn(reader.core.poll(60_000))  # (1) asks where to begin
     reader.core.positions.seek(T0, 8)  # (2) the program knows better
-    world.settle()  # (3) the answer comes
+    simulation.settle()  # (3) the answer comes
     assert reader.requests(ListOffsetsRequest)
     assert offsets_of(reader.core.take()) == [8, 9]
 
 
 def test_seeks_to_begin_end_and_time() -> None:
-    world, reader = make_reader(records=0)
+    simulation, reader = make_reader(records=0)
     for hour in range(4):
         records = batch(b"a", b"b", timestamp_ms=START_MS - 36_000_000 + 3_600_000 * hour)
-        world.broker.call(produce_request("t", 0, records))
+        simulation.broker.call(produce_request("t", 0, records))
     reader.assign([T0, T1])
     positions = reader.core.positions
     reader.run(positions.seek_to(None, LATEST))
@@ -133,9 +133,9 @@ def test_lag_and_offsets() -> None:
 
 
 def test_a_position_that_cannot_be_found_in_time() -> None:
-    world, reader = make_reader()
+    simulation, reader = make_reader()
     reader.assign([T0])
-    world.fault = lambda _program, call: (
+    simulation.fault = lambda _program, call: (
         TransportError("gone") if isinstance(call.request, ListOffsetsRequest) else None
     )
     with pytest.raises(TransportError, match="position of t-0 was not found in time"):
@@ -143,7 +143,7 @@ def test_a_position_that_cannot_be_found_in_time() -> None:
 
 
 def test_paused_partitions_are_neither_returned_nor_fetched() -> None:
-    world, reader = make_reader()
+    simulation, reader = make_reader()
     reader.assign([T0, T1])
     reader.core.positions.pause([T0])
     assert {record.partition for record in reader.poll(1000)} == {1}
@@ -158,7 +158,7 @@ def test_paused_partitions_are_neither_returned_nor_fetched() -> None:
     assert fetched == {1}
     reader.core.positions.resume([T0])
     assert {record.partition for record in reader.poll(1000)} == {0}
-    assert world.now_ms > START_MS
+    assert simulation.now_ms > START_MS
 
 
 def test_a_partition_with_unread_records_is_not_fetched_again() -> None:
@@ -180,7 +180,7 @@ def test_partitions_take_turns() -> None:
 # New leaders
 
 
-def lead_in_epoch(world: ConsumerSimulation, epoch: int, end: EpochEndOffset) -> None:
+def lead_in_epoch(simulation: ConsumerSimulation, epoch: int, end: EpochEndOffset) -> None:
     """Make the broker the leader of another epoch, whose log diverges at `end` from the read records."""
 
     def newer(_program, call):
@@ -196,22 +196,24 @@ def lead_in_epoch(world: ConsumerSimulation, epoch: int, end: EpochEndOffset) ->
     def told(_program, call):
         if not isinstance(call.request, MetadataRequest):
             return None
-        response = world.broker.call(call.request)
+        response = simulation.broker.call(call.request)
         for topic in response.topics:
             for partition in topic.partitions:
                 partition.leader_epoch = epoch
         return response
 
-    world.fault, world.lost = newer, told
+    simulation.fault, simulation.lost = newer, told
 
 
 @pytest.mark.parametrize("reset", ["earliest", "none"])
 def test_a_log_that_was_cut_is_noticed(reset: str) -> None:
-    world, reader = make_reader(auto_offset_reset=reset)
+    simulation, reader = make_reader(auto_offset_reset=reset)
     reader.assign({T0: 0})
     assert len(reader.poll(1000, 8)) == 8
     epoch = reader.core.assigned[T0].epoch
-    lead_in_epoch(world, epoch + 1, EpochEndOffset(partition=0, leader_epoch=epoch, end_offset=5))
+    lead_in_epoch(
+        simulation, epoch + 1, EpochEndOffset(partition=0, leader_epoch=epoch, end_offset=5)
+    )
     reader.core.assigned[T0].drop_read_ahead()
     reader.state.stale_topics.add("t")
     if reset == "none":
@@ -224,11 +226,13 @@ def test_a_log_that_was_cut_is_noticed(reset: str) -> None:
 
 
 def test_a_new_leader_with_the_whole_log_changes_nothing() -> None:
-    world, reader = make_reader()
+    simulation, reader = make_reader()
     reader.assign({T0: 0})
     assert len(reader.poll(1000, 8)) == 8
     epoch = reader.core.assigned[T0].epoch
-    lead_in_epoch(world, epoch + 1, EpochEndOffset(partition=0, leader_epoch=epoch, end_offset=10))
+    lead_in_epoch(
+        simulation, epoch + 1, EpochEndOffset(partition=0, leader_epoch=epoch, end_offset=10)
+    )
     reader.core.assigned[T0].drop_read_ahead()
     reader.state.stale_topics.add("t")
     assert offsets_of(reader.poll(5000)) == [8, 9]
@@ -249,14 +253,16 @@ def test_a_position_behind_a_marker_is_of_the_leader_that_wrote_the_marker() -> 
 
 @pytest.mark.parametrize("reset", ["earliest", "latest", "none"])
 def test_positions_in_a_topic_that_was_deleted_are_not_used_in_its_namesake(reset: str) -> None:
-    world, reader = make_reader(group_id="g", auto_offset_reset="earliest")
+    simulation, reader = make_reader(group_id="g", auto_offset_reset="earliest")
     reader.assign({T0: 0})
     assert len(reader.poll(1000)) == 10
     assert reader.poll(100) == []  # the next fetch waits at the broker, and will be answered
     object.__setattr__(reader.config, "auto_offset_reset", reset)
-    world.broker.call(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], topic_names=["t"]))
-    world.broker.create_topic("t", partitions=2)
-    world.fill("t", 2, 12)  # longer than the old one: no offset is out of range
+    simulation.broker.call(
+        DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], topic_names=["t"])
+    )
+    simulation.broker.create_topic("t", partitions=2)
+    simulation.fill("t", 2, 12)  # longer than the old one: no offset is out of range
     if reset == "none":
         with pytest.raises(NoOffsetError, match="the topic of t-0 was deleted and created again"):
             reader.poll(2_000)
@@ -270,18 +276,18 @@ def test_positions_in_a_topic_that_was_deleted_are_not_used_in_its_namesake(rese
 
 
 def test_fetches_that_fail_come_at_growing_intervals_and_so_do_questions_for_the_leader() -> None:
-    world, reader = make_reader(retry_backoff_ms=100, retry_backoff_max_ms=1_000)
+    simulation, reader = make_reader(retry_backoff_ms=100, retry_backoff_max_ms=1_000)
     reader.assign({T0: 0})
     assert len(reader.poll(1000)) == 10
 
     def fail(_program, call):
         return TransportError("gone") if isinstance(call.request, FetchRequest) else None
 
-    world.fault = fail
+    simulation.fault = fail
     reader.calls.clear()
     reader.poll(10_000)
     assert len(reader.requests(FetchRequest)) <= 16, "ten a second at first, then one"
     assert len(reader.requests(MetadataRequest)) <= 16
-    world.fault = None
-    world.fill("t", 2, 1)
+    simulation.fault = None
+    simulation.fill("t", 2, 1)
     assert offsets_of(reader.poll(5_000)) == [10]

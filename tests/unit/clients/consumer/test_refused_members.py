@@ -15,7 +15,7 @@ from headrace.protocol.messages.consumer_group_heartbeat import (
 from headrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from headrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from tests.fixtures.consumer_simulation import Program, rebalance
-from tests.unit.clients.consumer.test_groups import SERVER_SIDE, make_world, member, numbers
+from tests.unit.clients.consumer.test_groups import SERVER_SIDE, make_simulation, member, numbers
 
 CODE = ErrorCode.UNKNOWN_SERVER_ERROR
 
@@ -36,39 +36,39 @@ CODE = ErrorCode.UNKNOWN_SERVER_ERROR
 def test_a_member_that_is_refused_asks_again_at_growing_intervals(
     assignor: str, asks: type, refusal: Any
 ) -> None:
-    world = make_world()
+    simulation = make_simulation()
     asked_ms: list[int] = []
 
     def refuse(_: Program, call: Any) -> Any:
         if not isinstance(call.request, asks):
             return None
-        asked_ms.append(world.now_ms)
+        asked_ms.append(simulation.now_ms)
         return refusal
 
-    world.fault = refuse
-    program = member(world, assignor, retry_backoff_ms=100)
-    begun_ms, raised = world.now_ms, 0
-    while world.now_ms < begun_ms + 3_000:
+    simulation.fault = refuse
+    program = member(simulation, assignor, retry_backoff_ms=100)
+    begun_ms, raised = simulation.now_ms, 0
+    while simulation.now_ms < begun_ms + 3_000:
         try:
             program.poll(1)
         except ApiError:
             raised += 1
-        world.advance(1)
+        simulation.advance(1)
     assert raised == len(asked_ms), "each refusal is raised once"
     pauses = [later - earlier for earlier, later in pairwise(asked_ms)]
     for pause, least in zip(pauses, [100, 200, 400, 800, 1000], strict=False):
         assert least <= pause < least + 20, pauses
     assert len(pauses) == 5
-    world.fault = None
-    world.advance(1_000)
+    simulation.fault = None
+    simulation.advance(1_000)
     rebalance(program)
     assert numbers(program) == list(range(6))
 
 
 @pytest.mark.parametrize("assignor", ["equal", SERVER_SIDE])
 def test_a_new_subscription_is_sent_without_the_backoff(assignor: str) -> None:
-    world = make_world()
-    world.broker.create_topic("other", partitions=1)
+    simulation = make_simulation()
+    simulation.broker.create_topic("other", partitions=1)
     kinds = (JoinGroupRequest, ConsumerGroupHeartbeatRequest)
     refused: list[Any] = []
 
@@ -79,8 +79,8 @@ def test_a_new_subscription_is_sent_without_the_backoff(assignor: str) -> None:
         kind = JoinGroupResponse if assignor == "equal" else ConsumerGroupHeartbeatResponse
         return kind(error_code=CODE)
 
-    world.fault = refuse_once
-    program = member(world, assignor, retry_backoff_ms=60_000, retry_backoff_max_ms=60_000)
+    simulation.fault = refuse_once
+    program = member(simulation, assignor, retry_backoff_ms=60_000, retry_backoff_max_ms=60_000)
     with pytest.raises(ApiError, match="UNKNOWN_SERVER_ERROR"):
         program.poll(1_000)
     program.subscribe(["other"])

@@ -33,15 +33,15 @@ from tests.fixtures.consumer_simulation import ConsumerSimulation, Program, reba
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-def make_world(topics: str = "t") -> ConsumerSimulation:
-    world = ConsumerSimulation()
+def make_simulation(topics: str = "t") -> ConsumerSimulation:
+    simulation = ConsumerSimulation()
     for topic in topics:
-        world.broker.create_topic(topic, partitions=2)
-    return world
+        simulation.broker.create_topic(topic, partitions=2)
+    return simulation
 
 
 def test_poll_fails_without_a_subscription() -> None:
-    reader = make_world().consumer(group="g")
+    reader = make_simulation().consumer(group="g")
     with pytest.raises(NoSubscriptionError, match="call subscribe or assign first"):
         reader.poll(0)
     reader.subscribe(["t"])
@@ -53,7 +53,7 @@ def test_poll_fails_without_a_subscription() -> None:
 
 
 def test_subscriptions_of_different_kinds_exclude_each_other() -> None:
-    reader = make_world().consumer(group="g")
+    reader = make_simulation().consumer(group="g")
     reader.subscribe(["t"])
     with pytest.raises(ConflictingSubscriptionError, match="reads topics: call unsubscribe"):
         reader.assign([T0])
@@ -79,28 +79,28 @@ def test_subscriptions_of_different_kinds_exclude_each_other() -> None:
     ],
 )
 def test_subscriptions_of_the_wrong_form(arguments, message: str) -> None:
-    reader = make_world().consumer(group="g")
+    reader = make_simulation().consumer(group="g")
     with pytest.raises(ConfigError, match=message):
         reader.subscribe(**arguments)
 
 
 @pytest.mark.parametrize("name", ["no/topic", "..", "t*", "x" * 250, "t\n"])
 def test_a_name_that_no_topic_may_have_is_no_subscription(name: str) -> None:
-    reader = make_world().consumer(group="g")
+    reader = make_simulation().consumer(group="g")
     with pytest.raises(InvalidTopicError, match="is not a valid topic name"):
         reader.subscribe(["t", name])
     reader.subscribe(["t", "...", "x" * 249])
 
 
 def test_subscribing_needs_a_group() -> None:
-    reader = make_world().consumer()
+    reader = make_simulation().consumer()
     with pytest.raises(ConfigError, match="needs a group"):
         reader.subscribe(["t"])
 
 
 @pytest.mark.parametrize("name", [T0, TopicPartition("u", 7)])
 def test_partitions_that_are_not_read(name: TopicPartition) -> None:
-    reader = make_world().consumer(group="g")
+    reader = make_simulation().consumer(group="g")
     reader.assign([T1])
     positions = reader.core.positions
     for use in (
@@ -116,7 +116,7 @@ def test_partitions_that_are_not_read(name: TopicPartition) -> None:
 
 
 def test_partitions_that_do_not_exist_cannot_be_assigned() -> None:
-    reader = make_world().consumer()
+    reader = make_simulation().consumer()
     with pytest.raises(ApiError, match="no partition 9"):
         reader.assign([TopicPartition("t", 9)])
     with pytest.raises(ApiError) as raised:
@@ -125,9 +125,9 @@ def test_partitions_that_do_not_exist_cannot_be_assigned() -> None:
 
 
 def test_assigning_again_keeps_the_position_where_none_is_given() -> None:
-    world = make_world()
-    world.fill("t", 2, 5)
-    reader = world.consumer(auto_offset_reset="earliest")
+    simulation = make_simulation()
+    simulation.fill("t", 2, 5)
+    reader = simulation.consumer(auto_offset_reset="earliest")
     reader.assign([T0])
     assert len(reader.poll(1000, 3)) == 3
     reader.assign([T0, T1])
@@ -137,7 +137,7 @@ def test_assigning_again_keeps_the_position_where_none_is_given() -> None:
 
 
 def test_a_closed_consumer_refuses_every_call() -> None:
-    reader = make_world().consumer(group="g")
+    reader = make_simulation().consumer(group="g")
     reader.subscribe(["t"])
     reader.poll(10)
     reader.close()
@@ -157,7 +157,7 @@ def test_a_listener_does_not_poll() -> None:
         def on_assigned(self, partitions):
             reader.poll(0)
 
-    reader = make_world().consumer(group="g")
+    reader = make_simulation().consumer(group="g")
     reader.subscribe(["t"], listener=Polling())
     with pytest.raises(ConcurrentPollError, match="polled already"):
         reader.poll(1000)
@@ -165,22 +165,22 @@ def test_a_listener_does_not_poll() -> None:
 
 
 def test_the_assignment_is_waited_for() -> None:
-    reader = make_world().consumer(group="g")
+    reader = make_simulation().consumer(group="g")
     reader.subscribe(["t"])
     assert reader.run(reader.core.assignment(10_000)) == [T0, T1]
 
 
 def test_an_unreachable_cluster_is_an_error_but_one_that_is_lost_is_waited_for() -> None:
-    world = make_world()
-    reader = world.consumer(group="g", request_timeout_ms=2_000)
-    world.fault = lambda _program, _call: TransportError("connection refused")
+    simulation = make_simulation()
+    reader = simulation.consumer(group="g", request_timeout_ms=2_000)
+    simulation.fault = lambda _program, _call: TransportError("connection refused")
     reader.subscribe(["t"])
     with pytest.raises(TransportError, match="connection refused"):
         reader.poll(60_000)
-    world.fault = None
+    simulation.fault = None
     assert reader.poll(5_000) == []
     assert reader.assignment() == [T0, T1]
-    world.fault = lambda _program, _call: TransportError("connection refused")
+    simulation.fault = lambda _program, _call: TransportError("connection refused")
     assert reader.poll(60_000) == []
 
 
@@ -250,9 +250,9 @@ class Attached:
 
 
 def test_members_read_the_topics_that_their_group_is_attached_to() -> None:
-    world = make_world("abc")
-    world.fault = attached = Attached(topics="a,b", assignor="equal")
-    reader = world.consumer(group="g")
+    simulation = make_simulation("abc")
+    simulation.fault = attached = Attached(topics="a,b", assignor="equal")
+    reader = simulation.consumer(group="g")
     reader.subscribe()
     rebalance(reader, rounds=2)
     assert {topic for topic, _ in reader.assignment()} == {"a", "b"}
@@ -267,9 +267,9 @@ def test_members_read_the_topics_that_their_group_is_attached_to() -> None:
 
 
 def test_a_member_may_join_before_its_group_is_attached_to_anything() -> None:
-    world = make_world("a")
-    world.fault = attached = Attached()
-    reader = world.consumer(group="g")
+    simulation = make_simulation("a")
+    simulation.fault = attached = Attached()
+    reader = simulation.consumer(group="g")
     reader.subscribe()
     rebalance(reader, rounds=2)
     assert reader.core.joined
@@ -279,34 +279,34 @@ def test_a_member_may_join_before_its_group_is_attached_to_anything() -> None:
 
 
 def test_a_broker_that_keeps_no_attachments_is_named_as_the_reason() -> None:
-    world = make_world()
-    world.fault = lambda _program, call: (
+    simulation = make_simulation()
+    simulation.fault = lambda _program, call: (
         DescribeConfigsResponse(results=[DescribeConfigsResult(resource_type=32)])
         if isinstance(call.request, DescribeConfigsRequest)
         else None
     )
-    reader = world.consumer(group="g")
+    reader = simulation.consumer(group="g")
     with pytest.raises(ConfigError, match="does not store attachments, so group 'g' has none"):
         reader.subscribe()
 
 
 def test_close_ends_in_time_if_no_broker_answers() -> None:
-    world = make_world()
-    world.fill("t", 1, 5)
-    reader = world.consumer(group="g", auto_offset_reset="earliest")
+    simulation = make_simulation()
+    simulation.fill("t", 1, 5)
+    reader = simulation.consumer(group="g", auto_offset_reset="earliest")
     reader.subscribe(["t"])
     assert reader.poll(1000)
-    world.fault = lambda _program, _call: TransportError("gone")
-    began_ms = world.now_ms
+    simulation.fault = lambda _program, _call: TransportError("gone")
+    began_ms = simulation.now_ms
     reader.run(reader.core.close("handed out", 1_500))
-    assert world.now_ms - began_ms <= 2_000
+    assert simulation.now_ms - began_ms <= 2_000
     assert any("could not be committed" in text for text in reader.warnings)
 
 
 def test_a_lag_that_cannot_be_measured_in_time() -> None:
-    world = make_world()
-    reader = world.consumer()
+    simulation = make_simulation()
+    reader = simulation.consumer()
     reader.assign([T0, T1])
-    world.fault = lambda _program, _call: TransportError("gone")
+    simulation.fault = lambda _program, _call: TransportError("gone")
     with pytest.raises(TransportError):
         reader.run(reader.core.positions.lag(None, 1_000), 1_000)

@@ -31,7 +31,7 @@ from tests.unit.clients.drivers.test_background import PATIENCE_S, in_thread
 from tests.unit.clients.drivers.test_local_driver import (
     BATCH,
     T0,
-    new_world,
+    new_simulation,
     open_driver,
     with_topic,
     write,
@@ -49,10 +49,10 @@ def over_tcp(body: Body, **properties) -> None:
 
 def in_process(body: Body, **properties) -> None:
     """Run a test's body with a driver of a broker in this process."""
-    world = new_world(virtual=False)
-    with_topic(world).close()
-    run_with(world, body, **properties)
-    world.close()
+    harness = new_simulation(virtual=False)
+    with_topic(harness).close()
+    run_with(harness, body, **properties)
+    harness.close()
 
 
 def run_with(target: str | BrokerRuntime, body: Body, **properties) -> None:
@@ -341,8 +341,8 @@ def test_large_batches_pass_in_both_directions() -> None:
 
 
 def test_a_write_in_another_thread_ends_a_long_poll_in_the_thread_of_the_loop() -> None:
-    world = new_world(virtual=False)
-    other = with_topic(world)
+    harness = new_simulation(virtual=False)
+    other = with_topic(harness)
     threads: list[int] = []
 
     async def body(driver: AsyncDriver) -> None:
@@ -359,17 +359,17 @@ def test_a_write_in_another_thread_ends_a_long_poll_in_the_thread_of_the_loop() 
         assert values((await reading)[T0].records) == [b"v"]
         thread.join()
 
-    run_with(world, body)
+    run_with(harness, body)
     assert threads == [threading.get_ident()]
 
 
 def test_waiting_with_a_manual_clock_takes_no_time_and_lets_other_tasks_run() -> None:
-    world = new_world()
+    harness = new_simulation()
 
     async def body(driver: AsyncDriver) -> None:
         state = driver.engine.state
         assert await driver.run(create_topics(state, [NewTopic("t", 1)])) == {"t": None}
-        began_ms = world.now_ms()
+        began_ms = harness.now_ms()
         reading = fetch(state, {T0: FetchPosition(0)}, FetchLimits(max_wait_ms=20_000))
         found, written = await asyncio.gather(
             driver.run(reading, 36_000_000), driver.run(produce(state, T0, BATCH, -1, 30_000))
@@ -379,18 +379,18 @@ def test_waiting_with_a_manual_clock_takes_no_time_and_lets_other_tasks_run() ->
         await driver.run(
             fetch(state, {T0: FetchPosition(1)}, FetchLimits(max_wait_ms=20_000)), 36_000_000
         )
-        assert world.now_ms() - began_ms == 20_000
+        assert harness.now_ms() - began_ms == 20_000
 
-    run_with(world, body)
+    run_with(harness, body)
 
 
 def test_blocking_and_asyncio_clients_share_a_broker() -> None:
-    world = new_world()
-    blocking = with_topic(world)
+    harness = new_simulation()
+    blocking = with_topic(harness)
 
     async def body(driver: AsyncDriver) -> None:
-        assert write(open_driver(world)) == 0
+        assert write(open_driver(harness)) == 0
         assert await ask(driver) == ["t"]
         assert write(blocking) == 1
 
-    run_with(world, body)
+    run_with(harness, body)

@@ -34,19 +34,19 @@ BATCH = build_batch([(b"k", b"v", (), 1)])
 LIMITS = FetchLimits(max_wait_ms=500)
 
 
-def new_world(*, virtual: bool = True) -> BrokerRuntime:
+def new_simulation(*, virtual: bool = True) -> BrokerRuntime:
     harness = BrokerHarness()
     return BrokerRuntime(harness.broker, ManualClock(harness.now_ms) if virtual else None)
 
 
-def open_driver(world: BrokerRuntime) -> LocalBlockingDriver:
-    driver = open_blocking_driver(world, ClientConfig(request_timeout_ms=30_000))
+def open_driver(simulation: BrokerRuntime) -> LocalBlockingDriver:
+    driver = open_blocking_driver(simulation, ClientConfig(request_timeout_ms=30_000))
     assert isinstance(driver, LocalBlockingDriver)
     return driver
 
 
-def with_topic(world: BrokerRuntime) -> LocalBlockingDriver:
-    driver = open_driver(world)
+def with_topic(simulation: BrokerRuntime) -> LocalBlockingDriver:
+    driver = open_driver(simulation)
     assert driver.run(create_topics(driver.engine.state, [NewTopic("t", 1)])) == {"t": None}
     return driver
 
@@ -61,39 +61,39 @@ def read(driver: LocalBlockingDriver, offset: int) -> bytes:
 
 
 def test_records_that_must_be_synced_are_acknowledged_and_read_as_bytes() -> None:
-    driver = with_topic(new_world())
+    driver = with_topic(new_simulation())
     assert write(driver) == 0
     assert values(read(driver, 0)) == [b"v"]
 
 
 def test_waiting_with_a_manual_clock_takes_only_time_of_the_clock() -> None:
-    world = new_world()
-    driver = with_topic(world)
-    began, began_ms = time.monotonic(), world.now_ms()
+    simulation = new_simulation()
+    driver = with_topic(simulation)
+    began, began_ms = time.monotonic(), simulation.now_ms()
     assert read(driver, 0) == b""
 
     def pausing():
         yield Sleep(3_600_000, TransportError("unused"))
 
     driver.run(pausing(), 36_000_000)
-    assert world.now_ms() - began_ms >= 500 + 0.8 * 3_600_000
+    assert simulation.now_ms() - began_ms >= 500 + 0.8 * 3_600_000
     assert time.monotonic() - began < PATIENCE_S
 
 
 def test_advancing_the_clock_fires_due_timers_in_order() -> None:
-    world = new_world()
-    driver = open_driver(world)
+    simulation = new_simulation()
+    driver = open_driver(simulation)
     fired: list[int] = []
     with driver.enter() as engine:
         for delay_ms in (30, 10, 20, 70):
             engine.at(engine.now_ms + delay_ms, partial(fired.append, delay_ms))
-    world.advance(50)
+    simulation.advance(50)
     assert fired == [10, 20, 30]
 
 
 def test_a_write_in_another_thread_ends_a_long_poll() -> None:
-    world = new_world(virtual=False)
-    driver, other = with_topic(world), open_driver(world)
+    simulation = new_simulation(virtual=False)
+    driver, other = with_topic(simulation), open_driver(simulation)
     limits = FetchLimits(max_wait_ms=60_000)
     reading = fetch(driver.engine.state, {T0: FetchPosition(0)}, limits)
     thread, outcomes = in_thread(lambda: driver.run(reading, 120_000))
@@ -103,7 +103,7 @@ def test_a_write_in_another_thread_ends_a_long_poll() -> None:
 
 
 def test_a_change_by_another_thread_ends_a_wait() -> None:
-    driver = open_driver(new_world(virtual=False))
+    driver = open_driver(new_simulation(virtual=False))
     changed: list[bool] = []
 
     def waiting():
@@ -120,8 +120,8 @@ def test_a_change_by_another_thread_ends_a_wait() -> None:
 
 
 def test_the_background_thread_runs_timers_and_callbacks_and_ends_with_the_broker() -> None:
-    world = new_world(virtual=False)
-    driver = open_driver(world)
+    simulation = new_simulation(virtual=False)
+    driver = open_driver(simulation)
     driver.start_background()
     with driver.enter() as engine:
         engine.at(engine.now_ms + 3_600_000, lambda: None)
@@ -131,21 +131,23 @@ def test_the_background_thread_runs_timers_and_callbacks_and_ends_with_the_broke
     assert called.wait(PATIENCE_S)
     assert "headrace-embedded" in [thread.name for thread in threading.enumerate()]
     driver.close()
-    world.close()
+    simulation.close()
     assert "headrace-embedded" not in [thread.name for thread in threading.enumerate()]
 
 
 def test_the_background_thread_misses_no_change_before_it_sleeps(monkeypatch) -> None:
-    world = new_world(virtual=False)
-    with world.condition:
-        monkeypatch.setattr(world.condition, "release", lambda: pytest.fail("the lock was free"))
-        assert not world._call_back()
+    simulation = new_simulation(virtual=False)
+    with simulation.condition:
+        monkeypatch.setattr(
+            simulation.condition, "release", lambda: pytest.fail("the lock was free")
+        )
+        assert not simulation._call_back()
         monkeypatch.undo()
 
 
 def test_a_manual_clock_needs_no_thread() -> None:
     before = threading.active_count()
-    open_driver(new_world()).start_background()
+    open_driver(new_simulation()).start_background()
     assert threading.active_count() == before
 
 
@@ -171,21 +173,21 @@ def test_clients_come_before_the_brokers_time_outs() -> None:
     clock = ManualClock()
     order: list[str] = []
     broker: Any = RecordingBroker(order, clock.now_ms() + 100)
-    world = BrokerRuntime(broker, clock)
+    simulation = BrokerRuntime(broker, clock)
     for name in ("first", "second"):
-        driver = open_driver(world)
+        driver = open_driver(simulation)
         with driver.enter() as engine:
             engine.at(engine.now_ms + 100, partial(order.append, name))
-    world.advance(100)
+    simulation.advance(100)
     assert order == ["first", "second", "broker"]
 
 
 def test_the_programs_code_runs_without_the_lock_and_may_call_again() -> None:
-    world = new_world(virtual=False)
-    driver = with_topic(world)
+    simulation = new_simulation(virtual=False)
+    driver = with_topic(simulation)
 
     def code() -> list[str]:
-        thread, outcomes = in_thread(lambda: write(open_driver(world)))
+        thread, outcomes = in_thread(lambda: write(open_driver(simulation)))
         thread.join(PATIENCE_S)
         assert outcomes == [0]
         return list(driver.run(refresh(driver.engine.state, None)).topics)
@@ -197,7 +199,7 @@ def test_the_programs_code_runs_without_the_lock_and_may_call_again() -> None:
 
 
 def test_callbacks_run_before_the_call_returns_and_may_call_again() -> None:
-    driver = with_topic(new_world())
+    driver = with_topic(new_simulation())
     told: list[int] = []
 
     def flow():
@@ -209,7 +211,7 @@ def test_callbacks_run_before_the_call_returns_and_may_call_again() -> None:
 
 
 def test_waiting_for_the_broker_from_inside_of_it_is_refused() -> None:
-    driver = with_topic(new_world())
+    driver = with_topic(new_simulation())
     refusals: list[str] = []
 
     def inside(_: object) -> None:
@@ -224,8 +226,8 @@ def test_waiting_for_the_broker_from_inside_of_it_is_refused() -> None:
 
 
 def test_a_broker_that_is_closed_fails_calls_and_takes_no_more_clients() -> None:
-    world = new_world(virtual=False)
-    driver = with_topic(world)
+    simulation = new_simulation(virtual=False)
+    driver = with_topic(simulation)
     asked = threading.Event()
     reading = fetch(driver.engine.state, {T0: FetchPosition(0)}, FetchLimits(max_wait_ms=60_000))
 
@@ -235,13 +237,13 @@ def test_a_broker_that_is_closed_fails_calls_and_takes_no_more_clients() -> None
 
     thread, outcomes = in_thread(lambda: driver.run(flow(), 120_000))
     assert asked.wait(PATIENCE_S)
-    world.close()
+    simulation.close()
     thread.join(PATIENCE_S)
     assert outcomes[0][T0].error == ErrorCode.NETWORK_EXCEPTION
     with pytest.raises(ClosedError, match="the embedded broker is closed"):
         driver.run(one_call(), 1000)
     with pytest.raises(ClosedError):
-        open_driver(world)
+        open_driver(simulation)
 
 
 def one_call():
@@ -249,8 +251,8 @@ def one_call():
 
 
 def test_closing_a_client_ends_its_calls_and_leaves_the_others() -> None:
-    world = new_world(virtual=False)
-    driver, other = with_topic(world), open_driver(world)
+    simulation = new_simulation(virtual=False)
+    driver, other = with_topic(simulation), open_driver(simulation)
     waiting = threading.Event()
 
     def flow():
@@ -270,8 +272,8 @@ def test_closing_a_client_ends_its_calls_and_leaves_the_others() -> None:
 def test_malformed_requests_and_faults_of_the_broker_raise_errors(
     caplog,
 ) -> None:
-    world = new_world()
-    driver = open_driver(world)
+    simulation = new_simulation()
+    driver = open_driver(simulation)
 
     def refuse(*_: object) -> None:
         raise CloseConnection("no such thing")
@@ -282,7 +284,7 @@ def test_malformed_requests_and_faults_of_the_broker_raise_errors(
     broker: Any = SimpleNamespace(
         handle=refuse, next_deadline_ms=None, start_sync=lambda: None, compaction_due=False
     )
-    world.broker = broker
+    simulation.broker = broker
     with pytest.raises(TransportError, match="no such thing"):
         driver.run(one_call())
     broker.handle = fail
@@ -293,16 +295,16 @@ def test_malformed_requests_and_faults_of_the_broker_raise_errors(
 
 
 def test_a_call_that_the_broker_does_not_answer_ends_at_its_deadline() -> None:
-    world = new_world()
-    driver = with_topic(world)
-    began_ms = world.now_ms()
+    simulation = new_simulation()
+    driver = with_topic(simulation)
+    began_ms = simulation.now_ms()
     reading = fetch(driver.engine.state, {T0: FetchPosition(0)}, FetchLimits(max_wait_ms=60_000))
     assert driver.run(reading, 1000)[T0].error == ErrorCode.NETWORK_EXCEPTION
-    assert world.now_ms() - began_ms == 1000
+    assert simulation.now_ms() - began_ms == 1000
 
 
 def test_a_request_without_an_answer_has_none() -> None:
-    driver = with_topic(new_world())
+    driver = with_topic(new_simulation())
 
     def flow():
         return (yield Call(request=ProduceRequest(acks=0, timeout_ms=1000), answered=False))
@@ -315,34 +317,34 @@ def test_a_request_without_an_answer_has_none() -> None:
 
 @pytest.mark.parametrize("how", ["closed", "timed out"])
 def test_a_client_that_gives_a_call_up_leaves_nothing_waiting_in_the_broker(how: str) -> None:
-    world = new_world()
-    driver = with_topic(world)
+    simulation = new_simulation()
+    driver = with_topic(simulation)
     told: list[object] = []
     request = fetch_request(("t", 0, 0), max_wait_ms=300_000)
     with driver.enter() as engine:
         for _ in range(3):
             engine.submit(Call(request=request), told.append)
-    assert len(world.broker.services.purgatory) == 3
+    assert len(simulation.broker.services.purgatory) == 3
     if how == "closed":
         driver.close()
     else:
-        world.advance(30_000)
-    assert len(world.broker.services.purgatory) == 0
+        simulation.advance(30_000)
+    assert len(simulation.broker.services.purgatory) == 0
     error = ClosedError if how == "closed" else TransportError
     assert [type(outcome) for outcome in told] == [error] * 3
-    write(open_driver(world))
+    write(open_driver(simulation))
     assert len(told) == 3
 
 
 def test_records_of_a_client_that_closed_before_the_response_are_kept() -> None:
-    world = new_world()
-    driver = with_topic(world)
+    simulation = new_simulation()
+    driver = with_topic(simulation)
     told: list[object] = []
-    with world.condition:  # nothing is synced meanwhile
+    with simulation.condition:  # nothing is synced meanwhile
         driver.engine.submit(
             Call(request=produce_request("t", 0, bytes(BATCH), acks=-1)), told.append
         )
         assert told == []
         driver.close()
     assert [type(outcome) for outcome in told] == [ClosedError]
-    assert values(read(open_driver(world), 0)) == [b"v"]
+    assert values(read(open_driver(simulation), 0)) == [b"v"]

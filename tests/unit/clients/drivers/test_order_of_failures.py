@@ -25,17 +25,17 @@ class CutRuntime(RestartableRuntime):
 
 
 def test_calls_fail_in_their_order_when_the_broker_ends() -> None:
-    world = CutRuntime()
+    harness = CutRuntime()
     failed: list[int] = []
 
     def note(number: int, _outcome: object) -> None:
         failed.append(number)
 
-    with BlockingClient(world) as client, client.driver.enter() as engine:
+    with BlockingClient(harness) as client, client.driver.enter() as engine:
         others = []
         for number in range(CALLS):
             call = Call(request=ListGroupsRequest())
             engine.submit(call, partial(note, number))
             others.append(bytearray(number * 37 % 500))  # no two runs place objects in memory alike
-        world.restart(crash=True)
+        harness.restart(crash=True)
     assert failed == list(range(CALLS))

@@ -71,18 +71,18 @@ async def unreadable_shard(
     monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[tuple[Unreadable, StreamConsumer]]:
     monkeypatch.setattr(member_shards, "UNREAD_MS", 1)
-    world = Unreadable()
+    harness = Unreadable()
     streams = kinesis("orders", region="eu-central-1", leases="memory://unreadable")
     consumer = StreamConsumer(streams, "g", durable=False, drain_timeout_s=1, owner="me")
-    readers: Any = world
-    member: Any = SimpleNamespace(drained=world.drained.append, close=world.aclose)
+    readers: Any = harness
+    member: Any = SimpleNamespace(drained=harness.drained.append, close=harness.aclose)
     listener: Any = None
     consumer._member = member
     names = {"orders@1": "orders"}
     consumer._shards.begin(listener, member, readers, names=names, listers={})
     await consumer._shards.assigned(Lease(key=KEY, checkpoint=TRIM_HORIZON))
     try:
-        yield world, consumer
+        yield harness, consumer
     finally:
         await consumer._shards.ahead.aclose()
         await consumer.leave(1)
@@ -92,7 +92,7 @@ def test_a_shard_that_cannot_be_read_is_reported_and_retried(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def run() -> None:
-        async with unreadable_shard(monkeypatch) as (world, consumer):
+        async with unreadable_shard(monkeypatch) as (harness, consumer):
             [line] = caplog.records
             message = (
                 f"g: {KEY} cannot be read. Reading is retried until it works or another member owns the shard: "
@@ -101,9 +101,9 @@ def test_a_shard_that_cannot_be_read_is_reported_and_retried(
             assert (line.levelname, line.getMessage()) == ("ERROR", message)
             [status] = consumer.statuses({})
             assert (status.shard, status.error) == (KEY.shard, "no reader today")
-            world.is_readable = True
+            harness.is_readable = True
             async with asyncio.timeout(5):
-                await world.opened.wait()
+                await harness.opened.wait()
             [status] = consumer.statuses({})
             assert (status.partition, status.lag_ms, status.error) == (0, None, None)
             assert [str(name) for name in consumer.positions()] == ["orders-0"]
@@ -113,10 +113,10 @@ def test_a_shard_that_cannot_be_read_is_reported_and_retried(
 
 def test_a_shard_that_cannot_be_read_is_given_up_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
-        async with unreadable_shard(monkeypatch) as (world, consumer):
+        async with unreadable_shard(monkeypatch) as (harness, consumer):
             await consumer._shards.drain(KEY, Why.STALLED, None)
-            assert world.drained == [KEY]
-            world.is_readable = True
+            assert harness.drained == [KEY]
+            harness.is_readable = True
             async with asyncio.timeout(5):
                 await asyncio.gather(*consumer._shards.tasks)  # opening is not retried
             assert not consumer.positions()

@@ -48,47 +48,47 @@ class Harness:
 
 
 @pytest.fixture
-def world() -> Harness:
+def harness() -> Harness:
     made = Harness()
     made.poll(0)
     return made
 
 
-def test_a_killed_process_is_restarted_after_a_delay(world: Harness) -> None:
-    assert world.end(-9) == "delays: its process ended with -9; it is restarted in 1 s"
-    world.poll(0.9)
-    assert len(world.processes) == 1
-    world.poll(0.2)
-    assert len(world.processes) == 2
+def test_a_killed_process_is_restarted_after_a_delay(harness: Harness) -> None:
+    assert harness.end(-9) == "delays: its process ended with -9; it is restarted in 1 s"
+    harness.poll(0.9)
+    assert len(harness.processes) == 1
+    harness.poll(0.2)
+    assert len(harness.processes) == 2
 
 
-def test_a_process_that_is_killed_too_often_is_not_restarted(world: Harness) -> None:
+def test_a_process_that_is_killed_too_often_is_not_restarted(harness: Harness) -> None:
     for wait in (1, 2):
-        world.end(-9)
-        world.poll(wait)
-    assert world.end(-9) == "delays: its process ended with -9, and is not restarted any more"
-    assert (world.child.ended, world.child.code) == (True, -9)
+        harness.end(-9)
+        harness.poll(wait)
+    assert harness.end(-9) == "delays: its process ended with -9, and is not restarted any more"
+    assert (harness.child.ended, harness.child.code) == (True, -9)
 
 
-def test_a_healthy_process_resets_the_count_of_failures(world: Harness) -> None:
+def test_a_healthy_process_resets_the_count_of_failures(harness: Harness) -> None:
     for _ in range(5):
-        world.now += 61
-        assert "restarted in 1 s" in str(world.end(-9))
-        world.poll(1)
+        harness.now += 61
+        assert "restarted in 1 s" in str(harness.end(-9))
+        harness.poll(1)
 
 
 @pytest.mark.parametrize("code", [0, 1, 2])
-def test_a_process_with_a_final_exit_code_is_not_restarted(world: Harness, code: int) -> None:
-    assert world.end(code) is None
-    assert world.child.code == code
+def test_a_process_with_a_final_exit_code_is_not_restarted(harness: Harness, code: int) -> None:
+    assert harness.end(code) is None
+    assert harness.child.code == code
 
 
-def test_the_parent_passes_stop_signals_to_its_children(world: Harness) -> None:
-    world.child.stop()
-    world.child.stop()
-    assert world.processes[-1].signals == [signal.SIGTERM] * 2
-    world.end(-15)
-    assert world.child.ended
+def test_the_parent_passes_stop_signals_to_its_children(harness: Harness) -> None:
+    harness.child.stop()
+    harness.child.stop()
+    assert harness.processes[-1].signals == [signal.SIGTERM] * 2
+    harness.end(-15)
+    assert harness.child.ended
 
     waiting = Harness()
     waiting.child.stop()

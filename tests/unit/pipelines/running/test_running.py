@@ -94,59 +94,59 @@ class Harness:
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Harness:
+def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Harness:
     return Harness(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_all_in_order(world: Harness, number: int) -> None:
+def test_a_signal_ends_all_in_order(harness: Harness, number: int) -> None:
     def at_tick() -> None:
-        if world.told.ticks == 1:
-            assert world.states() == {"one": "running", "two": "running"}
+        if harness.told.ticks == 1:
+            assert harness.states() == {"one": "running", "two": "running"}
             os.kill(os.getpid(), number)
 
-    world.told.at_tick = at_tick
+    harness.told.at_tick = at_tick
     before = signal.getsignal(number)
-    with world.signals.caught():
-        assert world.runner.run(world.plans)
+    with harness.signals.caught():
+        assert harness.runner.run(harness.plans)
 
-    assert world.states() == {"one": "stopped", "two": "stopped"}
-    assert world.sessions.closed
+    assert harness.states() == {"one": "stopped", "two": "stopped"}
+    assert harness.sessions.closed
     assert signal.getsignal(number) is before
 
 
-def test_stopping_one_pipeline_leaves_the_others_running(world: Harness) -> None:
+def test_stopping_one_pipeline_leaves_the_others_running(harness: Harness) -> None:
     def at_tick() -> None:
-        if world.told.ticks == 1:
-            world.state.ask_to_stop("one")
-        if world.told.ticks == 2:
-            assert world.states() == {"one": "stopped", "two": "running"}
-            world.state.ask_to_stop("two")
-        world.signals.came.set()
+        if harness.told.ticks == 1:
+            harness.state.ask_to_stop("one")
+        if harness.told.ticks == 2:
+            assert harness.states() == {"one": "stopped", "two": "running"}
+            harness.state.ask_to_stop("two")
+        harness.signals.came.set()
 
-    world.told.at_tick = at_tick
-    assert world.runner.run(world.plans)
-    assert world.told.states[-1] == ("two", "stopped")
+    harness.told.at_tick = at_tick
+    assert harness.runner.run(harness.plans)
+    assert harness.told.states[-1] == ("two", "stopped")
 
 
-def test_no_pipeline_starts_if_a_frame_does_not_fit(world: Harness) -> None:
-    world.wrong["two"] = ["the frame has no column key"]
+def test_no_pipeline_starts_if_a_frame_does_not_fit(harness: Harness) -> None:
+    harness.wrong["two"] = ["the frame has no column key"]
     with pytest.raises(PlanError, match="two: the frame has no column key"):
-        world.runner.run(world.plans)
+        harness.runner.run(harness.plans)
 
-    errors = {each.name: each.error for each in world.state.statuses()}
+    errors = {each.name: each.error for each in harness.state.statuses()}
     assert errors == {
         "one": "another pipeline of the same run has problems",
         "two": "the frame has no column key",
     }
-    assert world.told.states == []
-    assert world.sessions.closed
+    assert harness.told.states == []
+    assert harness.sessions.closed
 
 
-def test_a_running_pipeline_prevents_the_start_of_all(world: Harness) -> None:
-    taken = world.state.claim("two")
+def test_a_running_pipeline_prevents_the_start_of_all(harness: Harness) -> None:
+    taken = harness.state.claim("two")
     with pytest.raises(ConfigError, match="pipeline two is running"):
-        world.runner.run(world.plans)
+        harness.runner.run(harness.plans)
     taken.release()
 
-    world.state.claim("one").release()  # it was given back
+    harness.state.claim("one").release()  # it was given back

@@ -98,163 +98,163 @@ class Harness:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Any:
+def harness(tmp_path: Path) -> Any:
     made = Harness(tmp_path)
     yield made
     made.run.claim.release()
 
 
-def test_every_batch_is_reported_once(world: Harness) -> None:
-    assert world.poll() == "running"
-    world.query.finish_batch(0)
-    world.query.finish_batch(1)
-    world.poll()
-    world.poll()
+def test_every_batch_is_reported_once(harness: Harness) -> None:
+    assert harness.poll() == "running"
+    harness.query.finish_batch(0)
+    harness.query.finish_batch(1)
+    harness.poll()
+    harness.poll()
 
-    batches = [each.progress["batch_id"] for each in world.told if each.progress]
+    batches = [each.progress["batch_id"] for each in harness.told if each.progress]
     assert batches == [0, 1]
-    found = world.state.status("copy")
+    found = harness.state.status("copy")
     assert found is not None
-    assert (found.state, found.progress) == ("running", world.told[-1].progress)
+    assert (found.state, found.progress) == ("running", harness.told[-1].progress)
 
 
-def test_a_failed_pipeline_is_restarted_after_a_delay(world: Harness) -> None:
-    world.poll()
-    world.query.fail(RuntimeError("the broker is away"))
-    assert world.poll() == "restarting"
-    assert world.run.status.error == "RuntimeError: the broker is away"
-    assert world.poll(0.9) == "restarting"
-    assert world.poll(0.2) == "running"
-    assert len(world.queries) == 2
-    assert world.run.status.restarts == 1
+def test_a_failed_pipeline_is_restarted_after_a_delay(harness: Harness) -> None:
+    harness.poll()
+    harness.query.fail(RuntimeError("the broker is away"))
+    assert harness.poll() == "restarting"
+    assert harness.run.status.error == "RuntimeError: the broker is away"
+    assert harness.poll(0.9) == "restarting"
+    assert harness.poll(0.2) == "running"
+    assert len(harness.queries) == 2
+    assert harness.run.status.restarts == 1
 
 
-def test_failures_in_a_row_end_a_pipeline_and_a_batch_resets_their_count(world: Harness) -> None:
+def test_failures_in_a_row_end_a_pipeline_and_a_batch_resets_their_count(harness: Harness) -> None:
     for _ in range(3):
-        world.poll(60)
-        world.query.fail(RuntimeError("again"))
-        assert world.poll() == "restarting"
-    world.poll(60)
-    world.query.finish_batch(0)
-    world.poll()
+        harness.poll(60)
+        harness.query.fail(RuntimeError("again"))
+        assert harness.poll() == "restarting"
+    harness.poll(60)
+    harness.query.finish_batch(0)
+    harness.poll()
     for _ in range(3):
-        world.query.fail(RuntimeError("again"))
-        assert world.poll() == "restarting"
-        world.poll(60)
-    world.query.fail(RuntimeError("again"))
+        harness.query.fail(RuntimeError("again"))
+        assert harness.poll() == "restarting"
+        harness.poll(60)
+    harness.query.fail(RuntimeError("again"))
 
-    assert world.poll() == "failed"
-    assert world.poll(1000) == "failed"
-    assert world.run.status.restarts == 6
+    assert harness.poll() == "failed"
+    assert harness.poll(1000) == "failed"
+    assert harness.run.status.restarts == 6
 
 
-def test_a_final_failure_is_not_restarted(world: Harness) -> None:
-    world.poll()
-    world.query.fail(
+def test_a_final_failure_is_not_restarted(harness: Harness) -> None:
+    harness.poll()
+    harness.query.fail(
         RuntimeError("x\nTraceback (most recent call last):\na.b.DataLossError: offsets are gone\n")
     )
 
-    assert world.poll() == "failed"
-    assert world.run.status.error == "offsets are gone"
+    assert harness.poll() == "failed"
+    assert harness.run.status.error == "offsets are gone"
 
 
-def test_a_start_that_fails_counts_as_a_failure(world: Harness) -> None:
-    world.refuse = ConnectionRefusedError("the JVM is gone")
-    assert world.poll() == "restarting"
-    world.refuse = None
+def test_a_start_that_fails_counts_as_a_failure(harness: Harness) -> None:
+    harness.refuse = ConnectionRefusedError("the JVM is gone")
+    assert harness.poll() == "restarting"
+    harness.refuse = None
 
-    assert world.poll(2) == "running"
-
-
-def test_a_query_whose_report_is_not_understood_is_not_left_running(world: Harness) -> None:
-    world.poll()
-    world.query.reports.append({"batchId": 0, "timestamp": "yesterday"})
-
-    assert world.poll() == "restarting"
-    assert world.query.stopped
+    assert harness.poll(2) == "running"
 
 
-def test_a_status_that_cannot_be_written_is_no_reason_to_end(world: Harness) -> None:
-    shutil.rmtree(world.state.path)
+def test_a_query_whose_report_is_not_understood_is_not_left_running(harness: Harness) -> None:
+    harness.poll()
+    harness.query.reports.append({"batchId": 0, "timestamp": "yesterday"})
 
-    assert world.poll() == "running"
-    world.query.finish_batch(0)
-    assert world.poll() == "running"
-    assert world.told[-1].progress is not None
+    assert harness.poll() == "restarting"
+    assert harness.query.stopped
+
+
+def test_a_status_that_cannot_be_written_is_no_reason_to_end(harness: Harness) -> None:
+    shutil.rmtree(harness.state.path)
+
+    assert harness.poll() == "running"
+    harness.query.finish_batch(0)
+    assert harness.poll() == "running"
+    assert harness.told[-1].progress is not None
 
 
 def test_a_batch_that_does_not_let_itself_be_stopped_is_left_to_the_end_of_spark(
-    world: Harness, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stop() -> None:
         raise TimeoutError("the batch goes on")
 
-    world.poll()
-    monkeypatch.setattr(world.query, "stop", stop)
-    world.run.stop(now=True)
+    harness.poll()
+    monkeypatch.setattr(harness.query, "stop", stop)
+    harness.run.stop(now=True)
 
-    assert world.poll() == "stopped"
-    assert world.run.status.error == "TimeoutError: the batch goes on"
+    assert harness.poll() == "stopped"
+    assert harness.run.status.error == "TimeoutError: the batch goes on"
     assert SETTINGS["spark.sql.streaming.stopTimeout"] == "30s", "else Spark waits for ever"
 
 
-def test_a_stop_lets_the_running_batch_finish(world: Harness) -> None:
-    world.poll()
-    world.query.finish_batch(0)
-    world.poll()
-    world.state.ask_to_stop("copy")
-    assert world.poll() == "running"
-    assert world.poll(5) == "running"
-    world.query.finish_batch(1)
+def test_a_stop_lets_the_running_batch_finish(harness: Harness) -> None:
+    harness.poll()
+    harness.query.finish_batch(0)
+    harness.poll()
+    harness.state.ask_to_stop("copy")
+    assert harness.poll() == "running"
+    assert harness.poll(5) == "running"
+    harness.query.finish_batch(1)
 
-    assert world.poll() == "stopped"
-    assert world.query.stopped
-    assert world.told[-1].progress is not None
-    assert world.told[-1].progress["batch_id"] == 1
+    assert harness.poll() == "stopped"
+    assert harness.query.stopped
+    assert harness.told[-1].progress is not None
+    assert harness.told[-1].progress["batch_id"] == 1
 
 
 @pytest.mark.parametrize("how", ["idle", "late", "now"])
-def test_a_stop_waits_only_for_a_running_batch_and_not_forever(world: Harness, how: str) -> None:
-    world.poll()
-    world.run.stop()
+def test_a_stop_waits_only_for_a_running_batch_and_not_forever(harness: Harness, how: str) -> None:
+    harness.poll()
+    harness.run.stop()
     if how == "idle":
-        world.query.active = False
+        harness.query.active = False
     elif how == "late":
-        assert world.poll(29) == "running"
-        world.now += 2
+        assert harness.poll(29) == "running"
+        harness.now += 2
     else:
-        world.run.stop(now=True)
+        harness.run.stop(now=True)
 
-    assert world.poll() == "stopped"
-    assert world.query.stopped
+    assert harness.poll() == "stopped"
+    assert harness.query.stopped
 
 
-def test_a_stop_ends_a_wait(world: Harness) -> None:
-    world.poll()
-    world.query.fail(RuntimeError("away"))
-    world.poll()
-    world.run.stop()
+def test_a_stop_ends_a_wait(harness: Harness) -> None:
+    harness.poll()
+    harness.query.fail(RuntimeError("away"))
+    harness.poll()
+    harness.run.stop()
 
-    assert world.poll() == "stopped"
-    assert world.state.status("copy") == world.run.status
+    assert harness.poll() == "stopped"
+    assert harness.state.status("copy") == harness.run.status
 
 
 def test_a_pipeline_with_available_now_ends_as_finished(tmp_path: Path) -> None:
-    world = Harness(tmp_path, trigger="available_now")
-    world.poll()
-    world.query.finish_batch(0)
-    world.query.isActive = False
+    harness = Harness(tmp_path, trigger="available_now")
+    harness.poll()
+    harness.query.finish_batch(0)
+    harness.query.isActive = False
 
-    assert world.poll() == "finished"
-    assert world.run.status.progress is not None
-    world.state.claim("copy").release()
+    assert harness.poll() == "finished"
+    assert harness.run.status.progress is not None
+    harness.state.claim("copy").release()
 
 
-def test_a_pipeline_that_fails_before_its_start_reports_the_reason(world: Harness) -> None:
-    world.run.give_up("the frame has no column key")
+def test_a_pipeline_that_fails_before_its_start_reports_the_reason(harness: Harness) -> None:
+    harness.run.give_up("the frame has no column key")
 
-    found = world.state.status("copy")
+    found = harness.state.status("copy")
     assert found is not None
     assert (found.state, found.error) == ("failed", "the frame has no column key")
-    assert world.poll() == "failed"
-    assert not world.queries
+    assert harness.poll() == "failed"
+    assert not harness.queries

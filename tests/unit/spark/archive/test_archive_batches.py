@@ -38,24 +38,24 @@ def drain(archiver: Archiver) -> None:
 def test_a_new_process_continues_the_archive_at_the_end_of_the_table(
     kind: str, tmp_path: Path
 ) -> None:
-    world = ArchiveHarness(tmp_path, kind, max_offsets=10)
-    world.cluster.grow("flights", 0, 13)
-    world.cluster.grow("flights", 1, 4)
-    drain(world.archiver())
-    assert world.archived() == world.expected()
+    harness = ArchiveHarness(tmp_path, kind, max_offsets=10)
+    harness.cluster.grow("flights", 0, 13)
+    harness.cluster.grow("flights", 1, 4)
+    drain(harness.archiver())
+    assert harness.archived() == harness.expected()
 
-    world.cluster.grow("flights", 1, 5)
-    world.cluster.grow("flights", 2, 1)  # a partition more
-    result = world.archiver().run_batch()
+    harness.cluster.grow("flights", 1, 5)
+    harness.cluster.grow("flights", 2, 1)  # a partition more
+    result = harness.archiver().run_batch()
     assert result is not None
     assert (result.batch, result.records, result.behind) == (3, 6, 0)
-    assert world.archived() == world.expected()
-    assert world.told == {
+    assert harness.archived() == harness.expected()
+    assert harness.told == {
         TopicPartition("flights", 0): 13,
         TopicPartition("flights", 1): 9,
         TopicPartition("flights", 2): 1,
     }
-    assert world.archiver().run_batch() is None
+    assert harness.archiver().run_batch() is None
 
 
 def before_commit(archiver: Archiver) -> None:
@@ -113,25 +113,25 @@ def _killed() -> Any:
 def test_a_process_killed_between_two_steps_neither_loses_nor_repeats_records(
     kind: str, step: Callable[[Archiver], None], tmp_path: Path
 ) -> None:
-    world = ArchiveHarness(tmp_path, kind, max_offsets=10)
-    world.cluster.grow("flights", 0, 14)
-    world.cluster.grow("flights", 1, 6)
-    doomed = world.archiver()
+    harness = ArchiveHarness(tmp_path, kind, max_offsets=10)
+    harness.cluster.grow("flights", 0, 14)
+    harness.cluster.grow("flights", 1, 6)
+    doomed = harness.archiver()
     step(doomed)
     with pytest.raises(KilledError):
         doomed.run_batch()
-    drain(world.archiver())
-    assert world.archived() == world.expected()
-    assert world.told == {TopicPartition("flights", 0): 14, TopicPartition("flights", 1): 6}
+    drain(harness.archiver())
+    assert harness.archived() == harness.expected()
+    assert harness.told == {TopicPartition("flights", 0): 14, TopicPartition("flights", 1): 6}
 
 
 @pytest.mark.parametrize("function", ["fsync", "rename"])
 def test_a_task_killed_while_it_writes_leaves_no_file_that_counts(
     function: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = ArchiveHarness(tmp_path)
-    world.cluster.grow("flights", 0, 9)
-    archiver = world.archiver()
+    harness = ArchiveHarness(tmp_path)
+    harness.cluster.grow("flights", 0, 9)
+    archiver = harness.archiver()
     with monkeypatch.context() as patched:
         if function == "fsync":
             patched.setattr(os, "fsync", lambda _descriptor: _killed())
@@ -139,19 +139,19 @@ def test_a_task_killed_while_it_writes_leaves_no_file_that_counts(
             patched.setattr(Path, "rename", lambda *_paths: _killed())
         with pytest.raises(KilledError):
             archiver.run_batch()
-    assert world.archived() == []
-    drain(world.archiver())
-    assert world.archived() == world.expected()
+    assert harness.archived() == []
+    drain(harness.archiver())
+    assert harness.archived() == harness.expected()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_batch_that_is_committed_again_changes_nothing_and_that_of_another_is_refused(
     kind: str, tmp_path: Path
 ) -> None:
-    world = ArchiveHarness(tmp_path, kind)
-    world.cluster.grow("flights", 0, 5)
+    harness = ArchiveHarness(tmp_path, kind)
+    harness.cluster.grow("flights", 0, 5)
     commits: list[BatchCommit] = []
-    first = world.archiver()
+    first = harness.archiver()
     append = first.table.append
 
     def noted(commit: BatchCommit) -> None:
@@ -159,7 +159,7 @@ def test_a_batch_that_is_committed_again_changes_nothing_and_that_of_another_is_
         append(commit)
 
     first.table.append = noted  # type: ignore[method-assign]  # seen when it is called
-    zombie = world.archiver()
+    zombie = harness.archiver()
     zombie_execute = zombie.execute
 
     def overtaken(*arguments: Any) -> Any:
@@ -171,32 +171,32 @@ def test_a_batch_that_is_committed_again_changes_nothing_and_that_of_another_is_
     with pytest.raises(ConflictError, match="another archiver"):
         zombie.run_batch()
     append(commits[0])
-    assert world.archived() == world.expected()
+    assert harness.archived() == harness.expected()
 
 
 def test_the_state_survives_a_log_that_is_cleaned(tmp_path: Path) -> None:
     from deltalake import DeltaTable
 
-    world = ArchiveHarness(tmp_path, max_offsets=3)
-    world.cluster.grow("flights", 0, 7)
-    drain(world.archiver())
-    DeltaTable(str(world.root)).create_checkpoint()
-    for entry in sorted((world.root / "_delta_log").glob("*.json"))[:-1]:
+    harness = ArchiveHarness(tmp_path, max_offsets=3)
+    harness.cluster.grow("flights", 0, 7)
+    drain(harness.archiver())
+    DeltaTable(str(harness.root)).create_checkpoint()
+    for entry in sorted((harness.root / "_delta_log").glob("*.json"))[:-1]:
         entry.unlink()
-    world.cluster.grow("flights", 0, 2)
-    result = world.archiver().run_batch()
+    harness.cluster.grow("flights", 0, 2)
+    result = harness.archiver().run_batch()
     assert result is not None
     assert result.batch == 4
-    assert world.archived() == world.expected()
+    assert harness.archived() == harness.expected()
 
 
 def test_ranges_without_records_advance_the_archive(tmp_path: Path) -> None:
-    world = ArchiveHarness(tmp_path, max_offsets=3)
-    world.holes = {1, 3, 4, 5, 8}
-    world.cluster.grow("flights", 0, 9)
-    drain(world.archiver())
-    assert world.archived() == world.expected()
-    files = open_table("delta", world.root).snapshot().files
+    harness = ArchiveHarness(tmp_path, max_offsets=3)
+    harness.holes = {1, 3, 4, 5, 8}
+    harness.cluster.grow("flights", 0, 9)
+    drain(harness.archiver())
+    assert harness.archived() == harness.expected()
+    files = open_table("delta", harness.root).snapshot().files
     assert [(file.start, file.end, file.records) for file in files] == [
         (0, 3, 2),
         (3, 6, 0),
@@ -205,18 +205,18 @@ def test_ranges_without_records_advance_the_archive(tmp_path: Path) -> None:
 
 
 def test_a_recreated_topic_is_refused_or_archived_separately(tmp_path: Path) -> None:
-    world = ArchiveHarness(tmp_path)
-    world.cluster.grow("flights", 0, 5)
-    drain(world.archiver())
-    world.cluster.remove("flights")
-    world.cluster.grow("flights", 0, 3)
-    world.cluster.ids["flights"] = "another-id"
+    harness = ArchiveHarness(tmp_path)
+    harness.cluster.grow("flights", 0, 5)
+    drain(harness.archiver())
+    harness.cluster.remove("flights")
+    harness.cluster.grow("flights", 0, 3)
+    harness.cluster.ids["flights"] = "another-id"
     with pytest.raises(ConfigError, match=r"flights was deleted and created again.*--recreated"):
-        world.archiver().run_batch()
+        harness.archiver().run_batch()
 
-    drain(world.archiver(recreated="archive"))
-    drain(world.archiver())  # it is known now
-    files = open_table("delta", world.root).snapshot().files
+    drain(harness.archiver(recreated="archive"))
+    drain(harness.archiver())  # it is known now
+    files = open_table("delta", harness.root).snapshot().files
     assert sorted((file.source.topic_id, file.start, file.end) for file in files) == [
         ("another-id", 0, 3),
         ("id-flights", 0, 5),
@@ -224,51 +224,51 @@ def test_a_recreated_topic_is_refused_or_archived_separately(tmp_path: Path) -> 
 
 
 def test_a_batch_of_a_topic_recreated_during_the_read_is_not_committed(tmp_path: Path) -> None:
-    world = ArchiveHarness(tmp_path)
-    world.cluster.grow("flights", 0, 5)
-    archiver = world.archiver()
+    harness = ArchiveHarness(tmp_path)
+    harness.cluster.grow("flights", 0, 5)
+    archiver = harness.archiver()
     execute = archiver.execute
 
     def recreate(*arguments: Any) -> Any:
-        world.cluster.ids["flights"] = "another-id"
+        harness.cluster.ids["flights"] = "another-id"
         return execute(*arguments)
 
     archiver.execute = recreate
     with pytest.raises(HeadraceError, match="created again while"):
         archiver.run_batch()
-    assert world.archived() == []
+    assert harness.archived() == []
 
 
 def test_records_deleted_before_archiving_fail_the_batch_or_are_skipped(tmp_path: Path) -> None:
-    world = ArchiveHarness(tmp_path)
+    harness = ArchiveHarness(tmp_path)
     flights = TopicPartition("flights", 0)
-    world.cluster.grow("flights", 0, 5)
-    drain(world.archiver())
-    world.cluster.logs[flights] = (8, 12)
+    harness.cluster.grow("flights", 0, 5)
+    drain(harness.archiver())
+    harness.cluster.logs[flights] = (8, 12)
     with pytest.raises(HeadraceError, match=r"offsets 5 to 7 of flights-0 .*--skip-lost"):
-        world.archiver().run_batch()
-    drain(world.archiver(skip_lost=True))
-    assert [offset for _, _, offset in world.archived()] == [0, 1, 2, 3, 4, 8, 9, 10, 11]
+        harness.archiver().run_batch()
+    drain(harness.archiver(skip_lost=True))
+    assert [offset for _, _, offset in harness.archived()] == [0, 1, 2, 3, 4, 8, 9, 10, 11]
 
-    world.cluster.logs[flights] = (0, 2)
+    harness.cluster.logs[flights] = (0, 2)
     with pytest.raises(HeadraceError, match="archived up to offset 12"):
-        world.archiver().run_batch()
+        harness.archiver().run_batch()
 
 
 def test_an_archive_begins_at_the_first_remaining_record(tmp_path: Path) -> None:
-    world = ArchiveHarness(tmp_path)
-    world.cluster.logs[TopicPartition("flights", 0)] = (3, 5)
-    world.cluster.ids["flights"] = "id"
-    drain(world.archiver())
-    assert [offset for _, _, offset in world.archived()] == [3, 4]
+    harness = ArchiveHarness(tmp_path)
+    harness.cluster.logs[TopicPartition("flights", 0)] = (3, 5)
+    harness.cluster.ids["flights"] = "id"
+    drain(harness.archiver())
+    assert [offset for _, _, offset in harness.archived()] == [3, 4]
 
 
 @pytest.mark.parametrize("wrong", ["a file missing", "a file twice", "an unplanned file"])
 def test_a_batch_that_differs_from_its_plan_is_not_committed(wrong: str, tmp_path: Path) -> None:
-    world = ArchiveHarness(tmp_path)
-    world.cluster.grow("flights", 0, 5)
-    world.cluster.grow("flights", 1, 5)
-    archiver = world.archiver()
+    harness = ArchiveHarness(tmp_path)
+    harness.cluster.grow("flights", 0, 5)
+    harness.cluster.grow("flights", 1, 5)
+    archiver = harness.archiver()
     execute = archiver.execute
 
     def damaged(*arguments: Any) -> list[WrittenFile]:
@@ -283,7 +283,7 @@ def test_a_batch_that_differs_from_its_plan_is_not_committed(wrong: str, tmp_pat
     archiver.execute = damaged
     with pytest.raises(HeadraceError, match=r"exactly once|more than was planned"):
         archiver.run_batch()
-    assert world.archived() == []
+    assert harness.archived() == []
 
 
 def test_a_table_of_other_columns_or_another_name_is_refused(tmp_path: Path) -> None:

@@ -40,27 +40,27 @@ class Stopped(threading.Event):
         return self.is_set()
 
 
-def settings(world: ArchiveHarness, **given: Any) -> ArchiveSettings:
+def settings(harness: ArchiveHarness, **given: Any) -> ArchiveSettings:
     options = {"kafka.bootstrap.servers": "localhost:1", "subscribe": "flights"}
-    return ArchiveSettings(options, str(world.root), limits=world.limits, **given)
+    return ArchiveSettings(options, str(harness.root), limits=harness.limits, **given)
 
 
 def test_a_run_once_ends_at_the_offsets_of_its_start(tmp_path: Path) -> None:
-    world = ArchiveHarness(tmp_path, max_offsets=4)
-    world.cluster.grow("flights", 0, 10)
-    work = world.archiver()
+    harness = ArchiveHarness(tmp_path, max_offsets=4)
+    harness.cluster.grow("flights", 0, 10)
+    work = harness.archiver()
     records = []
-    for result in run(work, settings(world, once=True), Stopped(100)):
+    for result in run(work, settings(harness, once=True), Stopped(100)):
         records.append(result.records)
-        world.cluster.grow("flights", 0, 5)  # never to be caught up with
+        harness.cluster.grow("flights", 0, 5)  # never to be caught up with
     assert records == [4, 4, 2]
 
 
 def test_a_run_waits_only_for_few_records_and_ends_on_a_signal(tmp_path: Path) -> None:
-    world = ArchiveHarness(tmp_path, max_offsets=4)
-    world.cluster.grow("flights", 0, 10)
+    harness = ArchiveHarness(tmp_path, max_offsets=4)
+    harness.cluster.grow("flights", 0, 10)
     stopped = Stopped(2)
-    results = list(run(world.archiver(), settings(world), stopped, clock=lambda: 5.0))
+    results = list(run(harness.archiver(), settings(harness), stopped, clock=lambda: 5.0))
     assert [result.behind for result in results] == [6, 2, 0]
     assert stopped.waited == [60.0, 60.0]
 
@@ -68,9 +68,9 @@ def test_a_run_waits_only_for_few_records_and_ends_on_a_signal(tmp_path: Path) -
 def test_transient_errors_are_retried_and_final_errors_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = ArchiveHarness(tmp_path)
-    world.cluster.grow("flights", 0, 3)
-    work = world.archiver()
+    harness = ArchiveHarness(tmp_path)
+    harness.cluster.grow("flights", 0, 3)
+    work = harness.archiver()
     execute = work.execute
     failures: list[HeadraceError] = [TransportError("away"), HeadraceError("a task failed")]
 
@@ -81,28 +81,28 @@ def test_transient_errors_are_retried_and_final_errors_are_not(
 
     work.execute = failing
     stopped = Stopped(100)
-    assert [result.records for result in run(work, settings(world, once=True), stopped)] == [3]
+    assert [result.records for result in run(work, settings(harness, once=True), stopped)] == [3]
     assert stopped.waited == [0.5, 1.0]
 
-    world.cluster.grow("flights", 0, 3)
+    harness.cluster.grow("flights", 0, 3)
     failures += [HeadraceError("for ever")] * (running.RETRIES + 2)
     with pytest.raises(HeadraceError, match="for ever"):
-        list(run(work, settings(world, once=True), Stopped(100)))
+        list(run(work, settings(harness, once=True), Stopped(100)))
     for final in (ConfigError("no"), ConflictError("no")):
         failures[:] = [final]
         with pytest.raises(type(final)):
-            list(run(work, settings(world, once=True), Stopped(100)))
+            list(run(work, settings(harness, once=True), Stopped(100)))
 
 
 def test_a_task_writes_the_committed_records_of_its_ranges(tmp_path: Path) -> None:
-    world = ArchiveHarness(tmp_path)
-    world.cluster.grow("flights", 0, 10)
-    source = settings(world).source()
+    harness = ArchiveHarness(tmp_path)
+    harness.cluster.grow("flights", 0, 10)
+    source = settings(harness).source()
     assert dict(source.client.properties)["isolation.level"] == "read_committed"
-    partition = world.archiver().table  # makes the directory
+    partition = harness.archiver().table  # makes the directory
     target = FileTarget(partition.root, SCHEMA)
     flights = ArchivedPartition("flights", "id-flights", 0)
-    files = list(write_task(world.cluster, source, target, [(flights, 2, 5), (flights, 5, 10)]))
+    files = list(write_task(harness.cluster, source, target, [(flights, 2, 5), (flights, 5, 10)]))
     assert [(each.file.start, each.file.end, each.file.records) for each in files] == [
         (2, 5, 3),
         (5, 10, 5),
@@ -149,12 +149,12 @@ class EndedSpark:
 
 
 def test_a_run_without_spark_raises_a_final_error(tmp_path: Path) -> None:
-    world = ArchiveHarness(tmp_path)
-    world.cluster.grow("flights", 0, 3)
-    work = world.archiver()
-    work.execute = SparkTasks(EndedSpark(), {}, world.place, 1 << 20)
+    harness = ArchiveHarness(tmp_path)
+    harness.cluster.grow("flights", 0, 3)
+    work = harness.archiver()
+    work.execute = SparkTasks(EndedSpark(), {}, harness.place, 1 << 20)
     with pytest.raises(FinalError, match=r"Spark has ended .*refused\)\. Start the archive again"):
-        list(run(work, settings(world, once=True), Stopped(100)))
+        list(run(work, settings(harness, once=True), Stopped(100)))
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
@@ -186,12 +186,12 @@ def test_decoded_values_are_a_column_of_structs(kind: str, tmp_path: Path) -> No
 
 
 def test_settings_that_cannot_be_are_refused(tmp_path: Path) -> None:
-    world = ArchiveHarness(tmp_path)
+    harness = ArchiveHarness(tmp_path)
     with pytest.raises(ConfigError, match="subscribe"):
-        ArchiveSettings({"kafka.bootstrap.servers": "x:1"}, str(world.root)).source()
+        ArchiveSettings({"kafka.bootstrap.servers": "x:1"}, str(harness.root)).source()
     unknown = {"kafka.bootstrap.servers": "x:1", "subscribe": "a", "kafka.no.such": "1"}
     with pytest.raises(ConfigError, match="kafka"):
-        ArchiveSettings(unknown, str(world.root)).source()
+        ArchiveSettings(unknown, str(harness.root)).source()
 
 
 def test_an_archive_refuses_its_own_dead_letter_topic() -> None:

@@ -31,12 +31,12 @@ DESCRIPTORS = Path("/proc/self/fd")
 
 
 def archived(tmp_path: Path, kind: str, batches: int = 2) -> ArchiveHarness:
-    world = ArchiveHarness(tmp_path, kind)
+    harness = ArchiveHarness(tmp_path, kind)
     for _ in range(batches):
-        world.cluster.grow("flights", 0, 3)
-        world.cluster.grow("flights", 1, 2)
-        world.archiver().run_batch()
-    return world
+        harness.cluster.grow("flights", 0, 3)
+        harness.cluster.grow("flights", 1, 2)
+        harness.archiver().run_batch()
+    return harness
 
 
 def written(path: Path, **target: Any) -> list[WrittenFile]:
@@ -98,28 +98,28 @@ def test_groups_to_compact_are_neighbours_that_fit_together() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_compaction_keeps_rows_order_and_statistics(kind: str, tmp_path: Path) -> None:
-    world = archived(tmp_path, kind)
-    table = open_table(kind, world.root)
+    harness = archived(tmp_path, kind)
+    table = open_table(kind, harness.root)
     assert len(table.snapshot().files) == 4
-    before = world.archived()
+    before = harness.archived()
     assert [done.removed for done in compact(table, 1 << 20)] == [2, 2]
-    assert world.archived() == before == world.expected()
+    assert harness.archived() == before == harness.expected()
     files = table.snapshot().files
     assert [(file.start, file.end, file.records) for file in files] == [(0, 6, 6), (0, 4, 4)]
     assert list(compact(table, 1 << 20)) == []
-    world.cluster.grow("flights", 1, 2)
-    result = world.archiver().run_batch()
+    harness.cluster.grow("flights", 1, 2)
+    result = harness.archiver().run_batch()
     assert result is not None
     assert (result.batch, result.records) == (3, 2)
-    assert world.archived() == world.expected()
+    assert harness.archived() == harness.expected()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_concurrent_compaction_is_refused_and_leaves_no_file(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = archived(tmp_path, kind)
-    table, other = open_table(kind, world.root), open_table(kind, world.root)
+    harness = archived(tmp_path, kind)
+    table, other = open_table(kind, harness.root), open_table(kind, harness.root)
     replace = table.replace
 
     def overtaken(*arguments: Any) -> None:
@@ -129,8 +129,10 @@ def test_a_concurrent_compaction_is_refused_and_leaves_no_file(
     monkeypatch.setattr(table, "replace", overtaken)
     with pytest.raises(ConflictError, match="replaced by another process"):
         list(compact(table, 1 << 20))
-    assert world.archived() == world.expected()
-    on_disk = {path.relative_to(world.root).as_posix() for path in world.root.rglob("*.parquet")}
+    assert harness.archived() == harness.expected()
+    on_disk = {
+        path.relative_to(harness.root).as_posix() for path in harness.root.rglob("*.parquet")
+    }
     assert len(on_disk) == 6  # two and two from batches, one for each partition from `other`
 
 
@@ -138,7 +140,7 @@ def test_a_concurrent_compaction_is_refused_and_leaves_no_file(
 def test_a_commit_whose_answer_is_lost_is_found_in_the_table(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = archived(tmp_path, kind)
+    harness = archived(tmp_path, kind)
     commit, commit_table = delta._commit, SqlCatalog.commit_table
 
     def unheard(*arguments: Any) -> bool:
@@ -151,41 +153,41 @@ def test_a_commit_whose_answer_is_lost_is_found_in_the_table(
 
     monkeypatch.setattr(delta, "_commit", unheard)
     monkeypatch.setattr(SqlCatalog, "commit_table", unheard_by_catalog)
-    table = open_table(kind, world.root)
+    table = open_table(kind, harness.root)
     assert [done.removed for done in compact(table, 1 << 20)] == [2, 2]
-    world.cluster.grow("flights", 0, 2)
-    assert world.archiver().run_batch() is not None
-    assert world.archived() == world.expected()
+    harness.cluster.grow("flights", 0, 2)
+    assert harness.archiver().run_batch() is not None
+    assert harness.archived() == harness.expected()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_batch_and_a_concurrent_compaction_are_both_committed(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = archived(tmp_path, kind)
-    table = open_table(kind, world.root)
+    harness = archived(tmp_path, kind)
+    table = open_table(kind, harness.root)
     replace = table.replace
 
     def meanwhile(*arguments: Any) -> None:
-        world.cluster.grow("flights", 0, 2)
-        world.archiver().run_batch()
+        harness.cluster.grow("flights", 0, 2)
+        harness.archiver().run_batch()
         replace(*arguments)
 
     monkeypatch.setattr(table, "replace", meanwhile)
     list(compact(table, 1 << 20))
-    assert world.archived() == world.expected()
+    assert harness.archived() == harness.expected()
 
-    archiver = world.archiver()
+    archiver = harness.archiver()
     append = archiver.table.append
 
     def after_compaction(commit: Any) -> None:
-        list(compact(open_table(kind, world.root), 1 << 20))
+        list(compact(open_table(kind, harness.root), 1 << 20))
         append(commit)
 
-    world.cluster.grow("flights", 1, 2)
+    harness.cluster.grow("flights", 1, 2)
     monkeypatch.setattr(archiver.table, "append", after_compaction)
     archiver.run_batch()
-    assert world.archived() == world.expected()
+    assert harness.archived() == harness.expected()
 
 
 def make_old(table: ArchiveTable, hours: float) -> None:
@@ -196,81 +198,81 @@ def make_old(table: ArchiveTable, hours: float) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_only_old_orphan_files_are_deleted(kind: str, tmp_path: Path) -> None:
-    world = archived(tmp_path, kind)
-    table = open_table(kind, world.root)
-    (orphan,) = world.write(
+    harness = archived(tmp_path, kind)
+    table = open_table(kind, harness.root)
+    (orphan,) = harness.write(
         ArchivedPartition("flights", "id-flights", 0), 6, 9
     )  # a task's, never committed
-    partial = (world.root / orphan.file.path).parent / ".partial-0123"
+    partial = (harness.root / orphan.file.path).parent / ".partial-0123"
     partial.write_bytes(b"PAR1")
     make_old(table, 3)
-    (young,) = world.write(ArchivedPartition("flights", "id-flights", 0), 6, 9)
-    found = [orphan.file.path, partial.relative_to(world.root).as_posix()]
+    (young,) = harness.write(ArchivedPartition("flights", "id-flights", 0), 6, 9)
+    found = [orphan.file.path, partial.relative_to(harness.root).as_posix()]
     assert sorted(table.delete_orphans(2 * 3_600_000, dry_run=True)) == sorted(found)
     assert partial.exists()
     assert sorted(table.delete_orphans(2 * 3_600_000, dry_run=False)) == sorted(found)
     assert not partial.exists()
-    assert not (world.root / orphan.file.path).exists()
-    assert (world.root / young.file.path).exists()
-    assert world.archived() == world.expected()
+    assert not (harness.root / orphan.file.path).exists()
+    assert (harness.root / young.file.path).exists()
+    assert harness.archived() == harness.expected()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_files_committed_during_a_search_for_orphans_are_kept(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = archived(tmp_path, kind)
-    table: Any = open_table(kind, world.root)
+    harness = archived(tmp_path, kind)
+    table: Any = open_table(kind, harness.root)
     load = table._load
 
     def overtaken() -> Any:
         found = load()
-        world.cluster.grow("flights", 0, 3)
-        world.archiver().run_batch()
+        harness.cluster.grow("flights", 0, 3)
+        harness.archiver().run_batch()
         return found
 
     monkeypatch.setattr(table, "_load", overtaken)
     table.delete_orphans(0, dry_run=False)
-    assert world.archived() == world.expected()
+    assert harness.archived() == harness.expected()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_files_replaced_by_compaction_are_deleted_after_their_readers_end(
     kind: str, tmp_path: Path
 ) -> None:
-    world = archived(tmp_path, kind)
-    table = open_table(kind, world.root)
+    harness = archived(tmp_path, kind)
+    table = open_table(kind, harness.root)
     make_old(table, 30)  # written long ago, replaced just now
     list(compact(table, 1 << 20))
     assert table.delete_orphans(3_600_000, dry_run=False) == []
     deleted = table.delete_orphans(0, dry_run=False)
     assert len([path for path in deleted if path.endswith(".parquet")]) == 4
     assert all(path.endswith((".parquet", ".avro")) for path in deleted)  # Iceberg's lists of files
-    assert world.archived() == world.expected()
-    world.cluster.grow("flights", 0, 1)
-    world.archiver().run_batch()
-    assert world.archived() == world.expected()
+    assert harness.archived() == harness.expected()
+    harness.cluster.grow("flights", 0, 1)
+    harness.archiver().run_batch()
+    assert harness.archived() == harness.expected()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_file_that_is_deleted_before_its_commit_is_an_error_and_the_batch_is_written_again(
     kind: str, tmp_path: Path
 ) -> None:
-    world = archived(tmp_path, kind, batches=1)
-    world.cluster.grow("flights", 0, 3)
-    archiver = world.archiver()
+    harness = archived(tmp_path, kind, batches=1)
+    harness.cluster.grow("flights", 0, 3)
+    archiver = harness.archiver()
     execute = archiver.execute
 
     def deleted(*arguments: Any) -> list[WrittenFile]:
         files = list(execute(*arguments))
-        (world.root / files[0].file.path).unlink()
+        (harness.root / files[0].file.path).unlink()
         return files
 
     archiver.execute = deleted
     with pytest.raises(HeadraceError, match=r"deleted before it was committed.*clean"):
         archiver.run_batch()
-    world.archiver().run_batch()
-    assert world.archived() == world.expected()
+    harness.archiver().run_batch()
+    assert harness.archived() == harness.expected()
 
 
 @pytest.mark.skipif(not DESCRIPTORS.exists(), reason="the system does not list open files")
@@ -278,8 +280,8 @@ def test_a_file_that_is_deleted_before_its_commit_is_an_error_and_the_batch_is_w
 def test_a_commit_is_durable_when_it_returns(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = archived(tmp_path, kind, batches=1)
-    known = {path for path in world.root.rglob("*") if path.is_file()}
+    harness = archived(tmp_path, kind, batches=1)
+    known = {path for path in harness.root.rglob("*") if path.is_file()}
     synced: set[Path] = set()
     fsync = os.fsync
 
@@ -289,9 +291,9 @@ def test_a_commit_is_durable_when_it_returns(
         synced.add((DESCRIPTORS / str(descriptor)).resolve())
 
     monkeypatch.setattr(os, "fsync", noted)
-    world.cluster.grow("flights", 0, 1)
-    world.archiver().run_batch()
-    new = {path for path in world.root.rglob("*") if path.is_file()} - known
+    harness.cluster.grow("flights", 0, 1)
+    harness.archiver().run_batch()
+    new = {path for path in harness.root.rglob("*") if path.is_file()} - known
     assert {path for path in new if path.suffix != ".parquet"} <= synced
     assert {path.parent for path in new} <= synced
     assert any(path.name.startswith(".partial-") for path in synced)
@@ -302,9 +304,9 @@ def locked() -> OperationalError:
 
 
 def test_a_locked_catalog_is_called_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = archived(tmp_path, "iceberg", batches=1)
-    world.cluster.grow("flights", 0, 1)
-    archiver = world.archiver()
+    harness = archived(tmp_path, "iceberg", batches=1)
+    harness.cluster.grow("flights", 0, 1)
+    archiver = harness.archiver()
     for name in ("load_table", "commit_table"):
         original = getattr(SqlCatalog, name)
         failures = [locked(), locked()]
@@ -320,14 +322,14 @@ def test_a_locked_catalog_is_called_again(tmp_path: Path, monkeypatch: pytest.Mo
 
     assert archiver.run_batch() is not None
 
-    assert world.archived() == world.expected()
+    assert harness.archived() == harness.expected()
 
 
 def test_a_catalog_that_stays_locked_is_a_retriable_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = archived(tmp_path, "iceberg", batches=1)
-    table = open_table("iceberg", world.root)
+    harness = archived(tmp_path, "iceberg", batches=1)
+    table = open_table("iceberg", harness.root)
     monkeypatch.setattr(iceberg, "_pause", lambda _: None)
 
     def never(*_: Any) -> Any:
