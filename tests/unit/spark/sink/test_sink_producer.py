@@ -71,7 +71,7 @@ def test_a_missing_partition_is_reported_before_anything_is_sent(
 ) -> None:
     with producer(broker) as rows:
         rows.send_rows(Rows("t", [row(b"a")]))
-        with pytest.raises(ApiError, match=f"none numbered {partition}"):
+        with pytest.raises(ApiError, match=f"no partition {partition}"):
             rows.send_rows(Rows("t", [row(b"b", partition=partition)], {partition}))
 
 
