@@ -113,14 +113,19 @@ _RUN: Final = (
         type=click.Choice(["fail", "archive"]),
         default="fail",
         show_default=True,
-        help="What to do when a topic was deleted and created again.",
+        help="What to do when a topic was deleted and created again: fail, or archive the new topic, too.",
     ),
     click.option(
         "--skip-lost",
         is_flag=True,
         help="Continue if records were removed before they were archived.",
     ),
-    click.option("--master", default="local[*,4]", show_default=True, help="The Spark master."),
+    click.option(
+        "--master",
+        default="local[*,4]",
+        show_default=True,
+        help="The Spark master. The default uses all cores of this machine, and four attempts for each task.",
+    ),
     click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A Spark setting; repeatable."),
     click.option(
         "--spark-log",

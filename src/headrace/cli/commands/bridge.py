@@ -60,7 +60,7 @@ class _Bridge(Protocol):
     default=30.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long after the end of a process other processes take over its shards.",
+    help="The lease time: how long after the end of a process other processes take over its shards.",
 )
 @click.option("--once", is_flag=True, help="End when all present records are copied.")
 @click.option(

@@ -1,4 +1,4 @@
-"""`headrace dlq`: list, show, resend and delete dead letters."""
+"""`headrace dlq`: list, show, redrive and delete dead letters."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from headrace.types import TopicPartition
 
 GROUP: Final = "headrace-redrive"
-"""The group of `dlq redrive`. Its committed offset in a dead-letter topic is after the last dead letter resent."""
+"""The group of `dlq redrive`. Its committed offset in a dead-letter topic is after the last dead letter redriven."""
 CLIENT: Final = "headrace-dlq"
 MAX_DIGITS: Final = 18
 """The most digits of a counter in a header. A header with more digits is shown as text."""
@@ -31,7 +31,7 @@ SHOWN: Final = 5
 
 @click.group(cls=CommandGroup)
 def dlq() -> None:
-    """List, show, resend and delete dead letters. TOPIC is the topic that they come from."""
+    """List, show, redrive and delete dead letters. TOPIC is the topic that they come from."""
 
 
 def _topic_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -87,7 +87,7 @@ def list_letters(bootstrap: str, properties: dict[str, Any], *, as_json: bool) -
     show_default=True,
     help="The most dead letters to show.",
 )
-@click.option("--waiting", is_flag=True, help="Only dead letters that were not resent.")
+@click.option("--waiting", is_flag=True, help="Only dead letters that were not redriven.")
 @client_options
 def show(bootstrap: str, properties: dict[str, Any], *, as_json: bool, **options: Any) -> None:
     """Show dead letters with their origins and errors."""
@@ -113,7 +113,7 @@ def show(bootstrap: str, properties: dict[str, Any], *, as_json: bool, **options
 @_topic_options
 @click.option("--dry-run", is_flag=True, help="Show what would be sent; send nothing.")
 @click.option(
-    "--all", "everything", is_flag=True, help="Also dead letters that were resent before."
+    "--all", "everything", is_flag=True, help="Also dead letters that were redriven before."
 )
 @click.option(
     "--error-type", metavar="NAME", help="Only dead letters with this error, e.g. ValueError."
@@ -144,7 +144,7 @@ def show(bootstrap: str, properties: dict[str, Any], *, as_json: bool, **options
     type=click.IntRange(min=1),
     default=3,
     show_default=True,
-    help="Skip dead letters that were resent this often.",
+    help="Skip dead letters that were redriven this many times.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Do not show progress on the terminal.")
 @client_options
@@ -154,9 +154,9 @@ def redrive(bootstrap: str, properties: dict[str, Any], *, as_json: bool, **opti
     Dead letters in dlq.TOPIC go back to TOPIC. Dead letters that name another topic are skipped, and the exit code is
     1: otherwise a client with access to dlq.TOPIC could write to any topic. --from, --to and --any-topic allow others.
 
-    Dead letters are copied, not moved. The next redrive begins after the last one sent, also if this redrive is
-    interrupted. Dead letters skipped by --error-type, --from or --max-redrives are sent again only with --all. So are
-    dead letters skipped because of their topic, once a later one was sent.
+    Dead letters are copied, not moved. The next redrive begins after the last dead letter that was sent, also if this
+    redrive is interrupted. --all begins at the first one. It is needed for dead letters that --error-type, --from or
+    --max-redrives has skipped, and for those that were skipped because of their topic before a later one was sent.
     """
     from headrace.cli.commands.dlq_redrive import Redrive, Targets
 
@@ -194,7 +194,7 @@ def redrive(bootstrap: str, properties: dict[str, Any], *, as_json: bool, **opti
 @click.option(
     "--sent",
     is_flag=True,
-    help="Only dead letters that were resent: in each partition, up to the first one that a redrive did not send.",
+    help="Only dead letters that were redriven: in each partition, up to the first one that a redrive did not send.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be deleted; delete nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
@@ -294,12 +294,12 @@ def _text(data: bytes | None) -> str | None:
 
 
 def _sent_back(admin: Admin, topic: str) -> dict[TopicPartition, int]:
-    """Return for each partition the offset up to which dead letters were resent or skipped."""
+    """Return for each partition the offset up to which dead letters were redriven or skipped."""
     return {name: at.offset for name, at in _committed(admin, topic).items()}
 
 
 def _all_sent(admin: Admin, topic: str) -> dict[TopicPartition, int]:
-    """Return for each partition the offset before which every dead letter was resent."""
+    """Return for each partition the offset before which every dead letter was redriven."""
     from headrace.cli.commands.dlq_redrive import kept_of
 
     found = {}

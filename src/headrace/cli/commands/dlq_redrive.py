@@ -26,11 +26,11 @@ MAX_NAME: Final = 249
 
 
 _KEPT: Final = re.compile(r"kept=([0-9]{1,18})", re.ASCII)
-"""Pattern in the metadata of a committed offset: the offset of the first earlier dead letter that was not resent."""
+"""Pattern in the metadata of a committed offset: the offset of the first earlier dead letter that was not redriven."""
 
 
 def kept_of(committed: OffsetAndMetadata) -> int | None:
-    """Return the offset of the first dead letter before the committed offset that was not resent; None if all were."""
+    """Return the offset of the first dead letter before the committed offset that was not redriven, or None."""
     found = _KEPT.fullmatch(committed.metadata)
     return None if found is None else int(found[1])
 
@@ -39,7 +39,7 @@ class Targets:
     """The topic to which each dead letter of one dead-letter topic is sent.
 
     Every client that can write to a dead-letter topic chooses the headers of a dead letter, and may have fewer
-    permissions than the operator who resends it. Headers therefore choose only among the topics that the operator
+    permissions than the operator who redrives it. Headers therefore choose only among the topics that the operator
     allows.
     """
 
@@ -57,7 +57,7 @@ class Targets:
             topic: The dead-letter topic. If its name is dlq.TOPIC, then TOPIC is allowed, unless another argument
                 allows topics. A dead-letter topic with another name has no such topic.
             to: The topic to which all dead letters go; None for the topics that they come from.
-            sources: The topics whose dead letters are resent. Others are skipped.
+            sources: The topics whose dead letters are redriven. Others are skipped.
             existing: Further topics that are allowed.
         """
         self._to = to
@@ -158,13 +158,13 @@ class Redrive:
         named = letter_headers.header_text(
             letter_headers.ERROR_TYPE, letter_headers.header(record, letter_headers.ERROR_TYPE)
         )  # the name that `show` prints
-        # A dead letter without its value cannot be resent; its headers name the original record.
+        # A dead letter without its value cannot be redriven; its headers name the original record.
         return (
             letter_headers.header(record, letter_headers.LEFT_OUT) is not None
             or (wanted is not None and named != wanted)
             or not self._targets.wants(record)
             or letter_headers.redrives(record) >= self._options["max_redrives"]
-            # A resent record gets further headers. No worker writes a dead letter with so many headers.
+            # A redriven record gets further headers. No worker writes a dead letter with so many headers.
             or len(record.headers) > MAX_HEADERS - 2
         )
 

@@ -85,9 +85,11 @@ async def _groups(access: KinesisAccess) -> list[dict[str, Any]]:
 def describe(access: KinesisAccess, *, as_json: bool, group: str, **options: Any) -> None:
     """Describe a group: for each shard its owner, its checkpoint, and the age of its oldest unread record.
 
-    The lag needs one of the five reads per second that a shard allows. States: owned; silent, with --watch; free;
-    waits, until its parent shards are read; ended, read to its end. An owner is shown by its name, or by its whole
-    member id if several owners have one name. Exit code 1 if there is no such group.
+    The lag needs one of the five reads per second that a shard allows. An owner is shown by its name, or by its
+    whole member id if several owners have one name. Exit code 1 if there is no such group.
+
+    States: owned; silent (with --watch: the owner does not renew its lease); free (no owner); waits (its parent shards
+    are not read to their ends yet); ended (read to its end).
     """
     documents = finished(_describe(access, group, options))
     if as_json:

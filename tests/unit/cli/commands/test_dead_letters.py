@@ -66,7 +66,7 @@ def values(broker: Broker, topic: str) -> list[bytes | None]:
     return [message.value for message in broker.messages(topic)]
 
 
-def test_resent_dead_letters_are_for_their_group_and_keep_their_headers(broker: Broker) -> None:
+def test_redriven_dead_letters_are_for_their_group_and_keep_their_headers(broker: Broker) -> None:
     write(broker, DLQ, (b"1", letter_of("orders")), (b"2", letter_of("orders")))
     expected = {"topic": DLQ, "sent": 2, "passed_over": 0, "homeless": 0, "left": []}
     assert redrive(broker, "orders", "--dry-run") == {**expected, "dry_run": True}

@@ -1,4 +1,4 @@
-"""The headers of dead letters, of records in retry topics and of resent records, and which are trusted."""
+"""The headers of dead letters, of records in retry topics and of redriven records, and which are trusted."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_dead_letters_and_retries_of_a_forged_record_have_the_true_origin() -> N
     assert dead(record("retry.1.orders", waiting(record(headers=FORGED)), 0)) == dead(record())
 
 
-def test_a_resent_record_has_no_headers_that_name_an_origin() -> None:
+def test_a_redriven_record_has_no_headers_that_name_an_origin() -> None:
     letter = record("dlq.orders", (*FORGED[len(OWN) :], *dead(record(), "billing")))
     assert letter_headers.redrive_headers(letter) == (
         *OWN,
