@@ -62,7 +62,7 @@ def test_a_thread_outlives_its_event_loop_without_an_error() -> None:
         release.wait(WAIT_S)
 
     async def main() -> None:
-        threads = HandlerThreads(1, "test")
+        threads = HandlerThreads(1, "outliving")
         waiting = asyncio.create_task(threads.run(wait))
         await asyncio.sleep(0)
         waiting.cancel()
@@ -71,7 +71,7 @@ def test_a_thread_outlives_its_event_loop_without_an_error() -> None:
         threads.close()
 
     asyncio.run(main())
-    [thread] = [one for one in threading.enumerate() if one.name == "test-1"]
+    [thread] = [one for one in threading.enumerate() if one.name == "outliving-1"]
     assert thread.daemon
     release.set()
     thread.join(WAIT_S)
