@@ -373,7 +373,7 @@ def test_the_name_of_the_cluster_is_the_only_one(sides: tuple[Side, Side]) -> No
 @pytest.mark.parametrize(
     ("field", "value", "theirs"), [("resource_type", 0, None), ("operation", 1, -1)]
 )
-def test_headrace_refuses_invalid_acl_numbers_as_kafka_does(
+def test_headrace_answers_invalid_request_to_invalid_acl_numbers(
     sides: tuple[Side, Side], field: str, value: int, theirs: int | None
 ) -> None:
     creation = _creation("c0v0", (Operation.READ, ResourceType.TOPIC), "t")

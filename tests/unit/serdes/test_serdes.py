@@ -131,7 +131,7 @@ class Reversed:
         return data[::-1].decode()
 
 
-def test_a_custom_serde_is_passed_or_registered() -> None:
+def test_a_custom_serde_is_resolved_as_an_object_or_by_its_registered_name() -> None:
     own = Reversed()
     assert resolve_serde(own) is own
     register_serde("reversed", Reversed)

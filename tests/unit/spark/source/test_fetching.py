@@ -122,7 +122,7 @@ def test_an_error_counts_when_its_range_is_the_first_incomplete_one() -> None:
     assert [offset for number, offset in offsets(parts) if number == 1] == [5, 6, 7, 8]
 
 
-def test_a_fetch_requests_at_most_the_rest_of_its_range() -> None:
+def test_the_size_of_a_fetch_follows_the_rest_of_its_range() -> None:
     value = b"x" * 1000
 
     def answer(_: TopicPartition, position: FetchPosition) -> FetchedPartition:
