@@ -215,7 +215,7 @@ def test_a12_processed_records_are_not_read_again_after_a_graceful_rebalance(pla
 
 
 @pytest.mark.usefixtures("protocol")
-def test_a12_committed_records_are_not_read_again_after_a_crash(place, name) -> None:
+def test_a12_reading_resumes_at_the_committed_offset_after_a_crash(place, name) -> None:
     topic = place.topic(name, 1)
     place.fill(topic, range(20))
     options = {

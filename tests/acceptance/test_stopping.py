@@ -138,7 +138,9 @@ def wait_for(condition: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a17_an_asyncio_consumer_stops(headrace_place: Place, name: str, protocol: str) -> None:
+def test_a17_stop_member_stops_an_asyncio_consumer(
+    headrace_place: Place, name: str, protocol: str
+) -> None:
     place = headrace_place
     place.protocol = protocol
     topic = place.topic(name, 2)

@@ -75,7 +75,7 @@ def members(admin: headrace.Admin, group: str) -> list[str]:
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_a17_a_foreign_member_is_removed_with_the_result_removed(
+def test_a17_stop_member_removes_a_foreign_member_and_returns_removed(
     served: str, name: str, library: str
 ) -> None:
     place = Place("tcp", served)

@@ -179,7 +179,7 @@ def test_a3_options_of_a_client_take_precedence_over_the_topic(headrace_place, n
         read_all(consumer, 1)
 
 
-def test_a3_clients_of_another_process_use_the_topics_partitioner_and_serde(name) -> None:
+def test_a3_a_producer_over_tcp_uses_the_topics_partitioner_and_serde(name) -> None:
     with headrace.Broker() as broker:
         broker.create_topic("t", 3, partitioner="round_robin", serde="json")
         address = broker.listen()

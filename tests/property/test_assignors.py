@@ -91,7 +91,7 @@ def test_every_subscribed_partition_is_assigned_to_a_subscriber(
 @pytest.mark.parametrize("name", ["sticky", "cooperative-sticky", "equal", "roundrobin"])
 @settings(max_examples=60)
 @given(members=member_ids, partition_counts=counts)
-def test_members_with_equal_subscriptions_get_equal_counts_within_one(
+def test_equal_subscriptions_give_members_partition_counts_that_differ_by_at_most_one(
     name: str, members, partition_counts
 ) -> None:
     subscriptions = group(members, [frozenset(TOPICS)] * len(members))

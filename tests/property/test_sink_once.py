@@ -129,7 +129,7 @@ EVENTS = [
 
 
 @pytest.mark.parametrize("take", EVENTS, ids=lambda take: take.__name__)
-def test_every_row_is_written_once_despite_a_failure_of_any_step(
+def test_every_row_is_written_once_despite_a_replaced_or_killed_driver(
     take: Callable[[SinkRound, int], bool],
 ) -> None:
     sweep(take)

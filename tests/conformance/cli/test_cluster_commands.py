@@ -59,7 +59,9 @@ def test_sizes_and_versions(headrace: Commands, new_topic: MakeTopic) -> None:
     assert spoken["METADATA"]["max_version"] >= 12
 
 
-def test_health_reports_a_missing_topic_as_failed(headrace: Commands, new_topic: MakeTopic) -> None:
+def test_health_fails_for_a_missing_topic_and_an_unreachable_broker(
+    headrace: Commands, new_topic: MakeTopic
+) -> None:
     topic = new_topic("-p", "2")
     found = headrace.json("health", "-t", topic)
     assert found["healthy"] is True
@@ -185,7 +187,7 @@ def _abort_at(commands: Commands, start_offset: int) -> None:
     assert left["start_offset"] is None
 
 
-def test_abort_ends_a_transaction_whose_marker_was_refused(tmp_path: Path) -> None:
+def test_abort_by_start_offset_ends_a_transaction_whose_marker_was_refused(tmp_path: Path) -> None:
     target = make_target("headrace", tmp_path / "headrace")
     target.start()
     commands = Commands(target)

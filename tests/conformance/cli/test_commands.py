@@ -71,7 +71,7 @@ def test_topics_are_created_listed_described_and_deleted(headrace: Commands) -> 
     assert missing.stdout == b""
 
 
-def test_an_invalid_topic_name_is_refused_with_a_reason(headrace: Commands) -> None:
+def test_topic_create_refuses_an_invalid_name_and_an_unknown_config(headrace: Commands) -> None:
     done = headrace.run("topic", "create", "no/slash", code=1)
     assert b"no/slash" in done.stderr
     assert b"INVALID_TOPIC_EXCEPTION" in done.stdout

@@ -18,7 +18,7 @@ from tests.fixtures.targets import Target
 
 @pytest.mark.parametrize("mode", ["plain", "idempotent"])
 @pytest.mark.parametrize("codec", CODECS)
-def test_every_codec_round_trips(
+def test_records_of_every_codec_are_stored_and_read_back(
     client: Client, target: Target, observer: Observer, codec: str, mode: str
 ) -> None:
     check_codec(client, target, observer, codec, idempotent=mode == "idempotent")

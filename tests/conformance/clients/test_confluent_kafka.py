@@ -10,15 +10,15 @@ import pytest
 from tests.conformance.clients.scenario import Client, ProgramClient
 from tests.conformance.clients.scenario_tests import (
     test_codec_of_a_topic,
-    test_every_codec_round_trips,
     test_group_lives_through_members_and_brokers_coming_and_going,
+    test_records_of_every_codec_are_stored_and_read_back,
 )
 from tests.fixtures.targets import Target
 
 __all__ = [
     "test_codec_of_a_topic",
-    "test_every_codec_round_trips",
     "test_group_lives_through_members_and_brokers_coming_and_going",
+    "test_records_of_every_codec_are_stored_and_read_back",
 ]
 
 

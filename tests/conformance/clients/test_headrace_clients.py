@@ -34,7 +34,7 @@ def client(request: pytest.FixtureRequest, target: Target, scratch: Path) -> Ite
 
 @pytest.mark.parametrize("mode", ["plain", "idempotent"])
 @pytest.mark.parametrize("codec", CODECS)
-def test_every_codec_round_trips(
+def test_records_of_every_codec_are_stored_and_read_back(
     client: Client, target: Target, observer: Observer, codec: str, mode: str
 ) -> None:
     if client.name != "headrace-range":

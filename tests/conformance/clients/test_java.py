@@ -37,7 +37,7 @@ def tools(client: JavaClient, target: Target, scratch: Path) -> JavaClient:
 
 @pytest.mark.parametrize("mode", ["plain", "idempotent"])
 @pytest.mark.parametrize("codec", CODECS)
-def test_every_codec_round_trips(
+def test_records_of_every_codec_are_stored_and_read_back(
     client: JavaClient, target: Target, observer: Observer, codec: str, mode: str
 ) -> None:
     check_codec(client, target, observer, codec, idempotent=mode == "idempotent")
@@ -95,7 +95,9 @@ def test_console_producer_and_consumer_and_groups_tool(
     assert [line for line in third.splitlines() if line.startswith("Offset:")] == lines[7:]
 
 
-def test_the_offsets_tool_prints_end_offsets(client: JavaClient) -> None:
+def test_the_offsets_tool_prints_end_offsets_and_the_newest_records_offset(
+    client: JavaClient,
+) -> None:
     client.create_topic("offsets", 2)
     client.run("console-producer", "--topic", "offsets", text="one\n")
     ends = client.run("get-offsets", "--topic", "offsets", "--time", "latest").split()

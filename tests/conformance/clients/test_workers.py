@@ -69,7 +69,9 @@ def test_order_results_retries_and_dead_letters(target: Target) -> None:
     assert committed(target, "billing", "orders") == 200
 
 
-def test_a_failing_record_passes_through_the_retry_topics(target: Target) -> None:
+def test_a_failing_record_passes_through_retry_topics_and_becomes_a_dead_letter(
+    target: Target,
+) -> None:
     create(target, "payments")
     app = App(group="payments", **target.client_properties)
     attempts: list[tuple[str, int, int]] = []

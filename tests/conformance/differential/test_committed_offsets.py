@@ -25,7 +25,9 @@ LONGEST_METADATA = 100
 
 
 @scenarios.mark()
-def test_headrace_stores_committed_offsets_as_kafka_does(pair: Pair, scenario: Scenario) -> None:
+def test_headrace_stores_and_deletes_committed_offsets_as_kafka_does(
+    pair: Pair, scenario: Scenario
+) -> None:
     pair.compare(scenario)
 
 

@@ -19,7 +19,9 @@ SHORT_S = 0.4
 
 
 @scenarios.mark()
-def test_headrace_treats_request_frames_as_kafka_does(pair: Pair, scenario: Scenario) -> None:
+def test_headrace_treats_malformed_and_unknown_requests_as_kafka_does(
+    pair: Pair, scenario: Scenario
+) -> None:
     pair.compare(scenario)
 
 

@@ -25,7 +25,9 @@ SPECIAL = (-1, -2, -3, -4, -5, -6, -7, -100, -(2**63))
 
 
 @scenarios.mark()
-def test_headrace_answers_list_offsets_as_kafka_does(pair: Pair, scenario: Scenario) -> None:
+def test_headrace_answers_list_offsets_and_leader_epoch_requests_as_kafka_does(
+    pair: Pair, scenario: Scenario
+) -> None:
     pair.compare(scenario)
 
 

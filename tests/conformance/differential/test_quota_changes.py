@@ -25,7 +25,7 @@ EXACT, DEFAULT, ANY = range(3)
 
 
 @scenarios.mark()
-def test_headrace_alters_quotas_as_kafka_does(pair: Pair, scenario: Scenario) -> None:
+def test_headrace_alters_and_describes_quotas_as_kafka_does(pair: Pair, scenario: Scenario) -> None:
     pair.compare(scenario)
 
 

@@ -36,7 +36,9 @@ scenarios = Scenarios()
 
 
 @scenarios.mark()
-def test_headrace_answers_repeated_requests_as_kafka_does(pair: Pair, scenario: Scenario) -> None:
+def test_headrace_answers_requests_with_repeated_names_or_wrong_counts_as_kafka_does(
+    pair: Pair, scenario: Scenario
+) -> None:
     pair.compare(scenario)
 
 

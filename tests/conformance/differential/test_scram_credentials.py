@@ -25,7 +25,9 @@ scenarios = Scenarios()
 
 
 @scenarios.mark()
-def test_headrace_alters_scram_credentials_as_kafka_does(pair: Pair, scenario: Scenario) -> None:
+def test_headrace_alters_and_describes_scram_credentials_as_kafka_does(
+    pair: Pair, scenario: Scenario
+) -> None:
     pair.compare(scenario)
 
 

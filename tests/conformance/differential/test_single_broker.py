@@ -39,7 +39,9 @@ Named = tuple[str, Sequence[int]]
 
 
 @scenarios.mark()
-def test_headrace_answers_as_a_single_kafka_broker_does(pair: Pair, scenario: Scenario) -> None:
+def test_headrace_answers_administrators_as_a_single_kafka_broker_does(
+    pair: Pair, scenario: Scenario
+) -> None:
     pair.compare(scenario)
 
 

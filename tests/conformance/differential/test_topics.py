@@ -26,7 +26,9 @@ TOPIC, BROKER = 2, 4
 
 
 @scenarios.mark()
-def test_headrace_creates_and_deletes_topics_as_kafka_does(pair: Pair, scenario: Scenario) -> None:
+def test_headrace_creates_deletes_and_describes_topics_as_kafka_does(
+    pair: Pair, scenario: Scenario
+) -> None:
     pair.compare(scenario)
 
 

@@ -40,7 +40,7 @@ def properties_of(name: str, target: Target) -> Properties:
 
 
 @pytest.mark.parametrize("name", CLIENTS)
-def test_every_client_round_trips_compressed_records(
+def test_every_client_writes_and_reads_back_compressed_records(
     target: Target, observer: Observer, tmp_path: Path, name: str
 ) -> None:
     client = CLIENTS[name](target.bootstrap, tmp_path, properties_of(name, target))

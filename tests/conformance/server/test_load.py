@@ -175,7 +175,7 @@ def test_readers_that_take_nothing_cost_little_and_are_closed(tmp_path: Path) ->
             other.close()
 
 
-def test_a_half_open_connection_is_closed(tmp_path: Path) -> None:
+def test_a_silent_connection_is_closed_and_an_active_connection_is_kept(tmp_path: Path) -> None:
     """A half-open connection: the other machine is gone, and sends no FIN. The server receives nothing more."""
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(

@@ -171,7 +171,7 @@ def by_our_own(server: ServerProcess, level: str, count: int) -> list[bytes]:
 READERS = (by_librdkafka, by_kafka_python, by_our_own)
 
 
-def test_every_reader_returns_exactly_the_committed_records(
+def test_every_reader_returns_the_records_of_each_isolation_level(
     server: ServerProcess, scenario: Scenario
 ) -> None:
     for level in LEVELS:

@@ -172,7 +172,9 @@ def transactions(bootstrap: str, topic: str) -> headrace.Producer:
     return producer
 
 
-def test_the_connector_reads_exactly_the_committed_records(topics: Topics, read: Reader) -> None:
+def test_connector_and_source_read_the_same_records_at_each_isolation_level(
+    topics: Topics, read: Reader
+) -> None:
     topic = topics.create(partitions=2)
     producer = transactions(read.bootstrap, topic)
     committed = ["plain-0", "plain-1", *(f"committed-{number}" for number in range(6))]

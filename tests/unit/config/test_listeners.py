@@ -30,7 +30,7 @@ PROTOCOLS = parse_protocol_map("EXTERNAL:SASL_SSL, internal:plaintext")
         ("INTERNAL://localhost:9092", ("INTERNAL", "PLAINTEXT", "localhost", 9092)),
     ],
 )
-def test_a_listener_is_parsed_and_printed_alike(
+def test_a_listener_is_parsed_and_its_printed_form_parses_back(
     text: str, expected: tuple[str, str, str, int]
 ) -> None:
     name, protocol, host, port = expected

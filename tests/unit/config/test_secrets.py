@@ -166,7 +166,7 @@ def test_an_error_does_not_quote_a_secret(name: str) -> None:
     assert raised.value.__suppress_context__
 
 
-def test_a_properties_file_is_parsed_as_java_does() -> None:
+def test_a_properties_file_is_parsed_as_java_parses_one() -> None:
     text = (
         "# comment = x\n! other\n\n  a=1\nb : 2\nc=x\\\n   y\nd=\\u0041\\t\\\\n\\:\n"
         "e\\ f=g=h\ni=\nj=C\\:\\\\dir\\\\\nk=a\u2028b\n"

@@ -46,7 +46,7 @@ def test_the_generated_modules_are_up_to_date() -> None:
 
 
 @pytest.mark.parametrize("key", NEEDED, ids=lambda key: key.name)
-def test_every_message_has_the_needed_versions(key: ApiKey) -> None:
+def test_requests_support_the_needed_versions(key: ApiKey) -> None:
     cls = request_class(key)
     assert cls is not None
     low, high = NEEDED[key]

@@ -149,7 +149,7 @@ def test_varints_are_decoded(value: int) -> None:
 
 
 @pytest.mark.parametrize("value", [2**63 - 1, -(2**63), 2**40])
-def test_varlongs_are_decoded_within_their_buffer(value: int) -> None:
+def test_long_varlongs_are_decoded_only_with_a_larger_size_limit(value: int) -> None:
     encoded = encode_varint(value)
     assert decode_varint(encoded, 0, 10) == (value, len(encoded))
     with pytest.raises(CorruptRecordError):

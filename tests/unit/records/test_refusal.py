@@ -123,7 +123,7 @@ def test_walks_over_raw_records_equal_decoding(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_a_refusal_finds_the_same_damage_as_compaction(seed: int) -> None:
+def test_require_keys_refuses_exactly_the_damage_that_compaction_cannot_read(seed: int) -> None:
     # A record that compaction cannot read would keep its log from being compacted for good.
     choice = random.Random(seed)
     records = [(b"k" * choice.choice([1, 70]), b"v" * choice.choice([0, 90]), (), NOW_MS)] * 20

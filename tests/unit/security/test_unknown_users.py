@@ -81,7 +81,7 @@ def test_a_name_keeps_its_salt_when_other_users_change():
     assert not any(old.salt[:4] == new.salt[:4] for old, new in changed)
 
 
-def test_without_stored_users_the_salt_has_the_form_of_the_user_command():
+def test_without_stored_users_an_unknown_user_has_the_usual_salt_and_iterations():
     found = unknown_user(b"secret", "bob", SHA_256)
     assert form_of(found) == USUAL == Form(24, bytes(range(256)), 4096)
 

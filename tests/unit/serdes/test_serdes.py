@@ -212,7 +212,7 @@ def test_a_registry_names_the_schema_of_each_record(registry) -> None:
     assert len(handler.requests) == count, "the answers are remembered"
 
 
-def test_an_error_names_a_registry_that_refuses_or_is_unreachable(registry) -> None:
+def test_errors_of_a_registry_and_its_settings_name_the_cause(registry) -> None:
     url, _ = registry
     reader = RegistryAvroSerde(SchemaRegistry(url), None)
     with pytest.raises(ConfigError, match="404"):

@@ -51,7 +51,7 @@ def test_loopback_is_bounded_by_the_total_only() -> None:
     assert admission.enter("::1", 0) is None
 
 
-def test_changed_limits_apply_to_open_connections() -> None:
+def test_changed_limits_apply_to_new_connections_and_count_open_connections() -> None:
     admission = Admission(LIMITS)
     for now_ms in range(0, 4_000, 1_000):
         assert admission.enter(FAR, now_ms) is None

@@ -71,7 +71,7 @@ def test_the_error_for_another_format_says_how_to_make_pem(
     assert said in str(caught.value)
 
 
-def test_the_error_for_a_missing_setting_names_the_setting(
+def test_errors_for_missing_unreadable_or_repeated_settings_name_the_fault(
     certificates: Certificates, tmp_path: Path
 ) -> None:
     pem = certificates.server.pem

@@ -155,7 +155,7 @@ async def run_once(url: str) -> None:
     KeyReader(asyncio.get_running_loop(), authenticator_for(url), RecordingJournal())
 
 
-def test_the_error_for_an_invalid_url_does_not_contain_the_url():
+def test_the_error_for_an_invalid_url_does_not_contain_the_password():
     with pytest.raises(ConfigError, match=r"got 'http:'") as caught:
         authenticator_for("http://me:pass@localhost/keys")
     assert "pass" not in str(caught.value)

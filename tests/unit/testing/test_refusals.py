@@ -187,6 +187,6 @@ def test_a_fetch_in_a_session_is_refused_for_the_partitions_that_the_session_rem
     assert [row.topic for row in after.responses] == ["there"], "that it is well again is news"
 
 
-def test_the_broker_answers_a_fetch_in_an_unknown_session(broker) -> None:
+def test_the_broker_itself_answers_a_fetch_in_an_unknown_session(broker) -> None:
     reply = refused(broker, fetch_request(session_id=7, session_epoch=3))
     assert reply.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND

@@ -120,7 +120,7 @@ def test_messages_are_merged_by_time_and_keep_the_order_of_their_partitions(brok
         broker.messages("nowhere")
 
 
-def test_advancing_the_clock_runs_due_work() -> None:
+def test_advancing_the_clock_moves_broker_time_and_record_timestamps() -> None:
     with (
         Broker(configs={"group.min.session.timeout.ms": "1000"}) as broker,
         Clients(broker) as clients,
@@ -166,7 +166,7 @@ def test_a_broker_with_a_manual_clock_has_no_address(broker) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_a_reset_deletes_all_topics_and_groups(broker, clients, protocol: str) -> None:
+def test_a_reset_deletes_all_topics_groups_and_faults(broker, clients, protocol: str) -> None:
     broker.publish("orders", 1)
     consume(clients.consumer("orders", group="g", group_protocol=protocol), 1)
     broker.faults.on(ApiKey.PRODUCE, error("NOT_LEADER_OR_FOLLOWER"))

@@ -47,7 +47,7 @@ def test_every_option_and_column_is_documented() -> None:
     assert set(arrow_schema(shown).names) == set(COLUMNS) - {"explicitHashKey"}
 
 
-def test_the_checkpoint_in_the_document_has_the_written_fields() -> None:
+def test_the_checkpoint_in_the_document_has_the_fields_that_queries_write() -> None:
     (shown,) = re.findall(r"```json\n(.*?)```", DOCUMENT.read_text(), flags=re.DOTALL)
     part = StreamPart("flights@1")
     planned = StreamOffset(query="q", round=1, parts={part.name: part}).to_json()

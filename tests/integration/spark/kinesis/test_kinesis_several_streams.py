@@ -143,7 +143,7 @@ def test_a_stream_that_the_options_no_longer_name_is_reported(
     assert "weather" not in both.checkpoint[-1]
 
 
-def test_a_recreated_stream_is_read_from_its_start_beside_another(
+def test_a_recreated_stream_fails_the_query_or_is_read_from_its_start(
     aws: FakeAws, query: Callable[..., Query]
 ) -> None:
     values = put_numbers(aws, "flights", range(10))

@@ -245,7 +245,7 @@ class TestBeforeAuthentication:
         assert response.mechanisms == ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
         assert connection.session.ended
 
-    def test_an_invalid_token_fails_the_authentication(self, connection):
+    def test_invalid_bytes_fail_a_scram_authentication(self, connection):
         connection.handshake("SCRAM-SHA-256")
         assert connection.token(b"\xff").error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
         assert connection.session.ended
@@ -396,7 +396,7 @@ class TestReauthentication:
 class TestTokensAsBareFrames:
     """SaslHandshake version 0. The server handles the frames."""
 
-    def test_the_connection_is_notified_of_bare_tokens(self, connection):
+    def test_the_session_announces_the_start_and_the_end_of_bare_tokens(self, connection):
         changes = []
         connection.session.on_change = lambda: changes.append(connection.session.raw_tokens)
         connection.handshake("PLAIN", 0)
@@ -531,7 +531,7 @@ class TestCredentials:
         assert answer == {"bob": ErrorCode.DUPLICATE_RESOURCE}
         assert Connection(harness).run(scram("bob", "hunter2")).error_code == 0
 
-    def test_credentials_do_not_show_the_password(self, harness):
+    def test_stored_credentials_and_the_log_do_not_contain_the_password(self, harness):
         stored = harness.metadata.list("scram/")
         assert [entry.key for entry in stored] == [
             "scram/SCRAM-SHA-256/alice",

@@ -442,7 +442,7 @@ def test_a_denial_is_audited_if_the_client_requested_the_operation(harness: Brok
     ]
 
 
-def test_altering_acls_needs_permission_to_alter_the_cluster(harness: BrokerHarness):
+def test_creating_acls_needs_permission_to_alter_the_cluster(harness: BrokerHarness):
     alice = as_user("alice")
     assert create(harness, creation(), session=alice) == [ErrorCode.CLUSTER_AUTHORIZATION_FAILED]
     create(

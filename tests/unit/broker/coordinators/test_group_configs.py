@@ -364,7 +364,7 @@ def test_times_do_not_make_members_join_again(harness) -> None:
     assert member.heartbeat() is ErrorCode.NONE
 
 
-def test_stored_times_above_the_brokers_maximum_are_cut(harness) -> None:
+def test_a_stored_heartbeat_interval_above_the_brokers_maximum_is_lowered(harness) -> None:
     assert change(harness, ("consumer.heartbeat.interval.ms", "15000"))[0] == 0
     harness.config = replace(harness.config, group_consumer_max_heartbeat_interval_ms=7000)
     harness.restart()

@@ -56,7 +56,7 @@ def test_new_partitions_take_records_and_the_old_ones_keep_theirs(harness, versi
 
 
 @pytest.mark.parametrize("again", ["restart", "crash"])
-def test_new_partitions_are_durable_before_the_response(harness, again):
+def test_new_partitions_survive_a_restart_or_a_crash(harness, again):
     topic_id = harness.broker.services.topics.require("t").topic_id
     grow(harness, wanted("t", 4))
     getattr(harness, again)()

@@ -136,7 +136,7 @@ def test_the_limits_hold_over_partitions_and_within(harness):
     assert [len(part.records) // one for part in parts(response)] == [3, 1, 0]
 
 
-def test_the_brokers_byte_limit_overrides_the_clients():
+def test_the_brokers_byte_limit_overrides_the_limit_of_the_client():
     harness = BrokerHarness(fetch_max_bytes=1024)
     harness.create_topic("t")
     for _ in range(4):
@@ -285,7 +285,7 @@ def test_an_incremental_fetch_finds_no_session(harness, session_id):
     assert (pending.response.session_id, pending.response.responses) == (0, [])
 
 
-def test_versions_before_7_create_no_fetch_session(harness):
+def test_a_fetch_before_version_7_needs_no_session(harness):
     assert harness.call(FetchRequest(max_wait_ms=0), 4).error_code == 0
 
 

@@ -291,7 +291,7 @@ def test_offsets_of_several_groups_are_fetched_at_once(broker):
 
 
 @pytest.mark.parametrize("version", [1, 2, 7, 8])
-def test_a_group_without_a_coordinator_answers_not_coordinator(version):
+def test_offset_fetch_before_the_coordinator_exists_answers_not_coordinator(version):
     harness = BrokerHarness()
     request = OffsetFetchRequest(
         group_id="g", topics=[OffsetFetchRequestTopic(name="t", partition_indexes=[0])]

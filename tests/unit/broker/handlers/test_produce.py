@@ -344,7 +344,9 @@ def test_a_timeout_is_an_error_although_the_batch_may_become_durable(harness: Br
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, -(2**31)])
-def test_a_timeout_of_zero_expires_at_the_next_tick(harness: BrokerHarness, timeout_ms: int):
+def test_a_produce_timeout_of_zero_or_less_expires_at_the_next_tick(
+    harness: BrokerHarness, timeout_ms: int
+):
     pending = harness.send(produce_request("t", 0, batch(b"a"), timeout_ms=timeout_ms))
     harness.advance(0)
     assert error_of(pending.response) == ErrorCode.REQUEST_TIMED_OUT

@@ -113,7 +113,7 @@ def test_logs_with_one_interval_share_a_sync():
 @pytest.mark.parametrize(
     "preset", ["hope", "", "interval", "interval:", "interval:0", "interval:-1", "interval:3600001"]
 )
-def test_an_unknown_durability_preset_is_refused(preset):
+def test_an_invalid_durability_preset_is_refused(preset):
     harness = BrokerHarness()
     harness.create_topic("t")
     assert alter(harness, "headrace.durability", preset) == ErrorCode.INVALID_CONFIG

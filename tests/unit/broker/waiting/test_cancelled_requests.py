@@ -311,7 +311,7 @@ def test_fetches_look_some_in_each_round(harness, looks):
     assert not any(each.done for each in polls)
 
 
-def test_fetches_under_check_see_records_appended_meanwhile(harness, looks):
+def test_waiting_fetches_see_records_appended_during_their_check(harness, looks):
     size = len(batch(b"a"))
     count = 3 * LOOKS_PER_ROUND
     polls = [poll(harness, session=Session(), min_bytes=2 * size) for _ in range(count)]

@@ -53,7 +53,7 @@ def data(tmp_path: Path) -> Data:
     return Data(tmp_path / "data")
 
 
-def test_every_named_principal_gets_every_named_operation(data: Data) -> None:
+def test_create_adds_an_acl_for_each_principal_operation_and_resource(data: Data) -> None:
     data.run(
         *("create", *ALICE, "--deny-principal", "User:bob", "-o", "read", "-o", "DESCRIBE"),
         *("--topic", "t", "--group", "g", "--host", "10.0.0.1"),

@@ -41,7 +41,7 @@ def run(directory: Path, *options: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_log_names_the_topics_at_the_start_and_the_failing_line_at_the_end(
+def test_the_log_starts_with_the_topics_and_ends_with_the_failing_line(
     program: Path,
 ) -> None:
     done = run(program)

@@ -177,7 +177,7 @@ def test_control_characters_in_broker_messages_are_escaped(
     check(Terminal().run(*arguments, environment=environment))
 
 
-def test_an_error_message_has_only_the_lines_of_the_command(
+def test_an_error_message_escapes_control_characters_and_line_breaks(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(SystemExit):

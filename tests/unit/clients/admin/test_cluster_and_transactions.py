@@ -146,7 +146,7 @@ def test_transactions_that_have_ended_are_not_open_for_long() -> None:
             producer.close()
 
 
-def test_an_unknown_transactional_id_is_not_created() -> None:
+def test_an_unknown_transactional_id_is_refused_and_not_created() -> None:
     with headrace.Broker() as broker, Admin(broker) as admin:
         for call in (admin.fence_producer, admin.describe_transaction):
             with pytest.raises(ApiError) as failure:

@@ -51,7 +51,9 @@ def test_records_of_the_last_poll_are_not_committed_before_the_next_poll() -> No
 @pytest.mark.parametrize(
     ("at_close", "offset"), [("handed out", 10), ("finished", 5), ("nothing", None)]
 )
-def test_closing_commits_the_finished_records(at_close: str, offset: int | None) -> None:
+def test_closing_commits_handed_out_or_finished_records_or_nothing(
+    at_close: str, offset: int | None
+) -> None:
     simulation, reader = make_reader(auto_commit_interval_ms=3_600_000)
     reader.subscribe(["t"])
     reader.poll(1000)
@@ -174,7 +176,7 @@ def test_offsets_committed_in_partitions_that_do_not_exist(name: TopicPartition)
         reader.committed(name)
 
 
-def test_assigned_partitions_are_committed_only_to_a_group_without_members() -> None:
+def test_a_manual_assignment_commits_only_to_a_group_without_members() -> None:
     simulation, reader = make_reader()
     reader.assign([T0])
     reader.poll(1000)

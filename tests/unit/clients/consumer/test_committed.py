@@ -168,7 +168,7 @@ def test_seek_to_committed_uses_auto_offset_reset_without_a_committed_offset(tar
             none.poll(10)
 
 
-def test_seek_to_committed_without_committed_offsets_is_refused(target: Any) -> None:
+def test_seek_to_committed_without_an_assignment_or_a_group_is_refused(target: Any) -> None:
     with headrace.Consumer(target, group="g", **OPTIONS) as consumer:
         with pytest.raises(NoSubscriptionError):
             consumer.seek_to_committed()

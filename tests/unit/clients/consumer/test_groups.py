@@ -120,7 +120,7 @@ def test_every_record_is_read_once_through_graceful_rebalances(assignor: str) ->
     assert sorted(seen) == sorted(f"t-{p}-{n}".encode() for p in range(6) for n in range(40))
 
 
-def test_an_eager_member_revokes_all_partitions_and_a_cooperative_member_only_moved_ones() -> None:
+def test_eager_members_revoke_all_partitions_and_cooperative_members_only_moved_ones() -> None:
     told = {}
     for assignor in ("range", "equal"):
         simulation = make_simulation()

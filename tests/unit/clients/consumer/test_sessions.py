@@ -193,7 +193,7 @@ def test_commits_are_refused_without_asking_when_the_session_is_over(protocol: s
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_an_expired_member_commits_transactions_with_its_former_member_id(protocol: str) -> None:
+def test_a_silent_member_keeps_its_group_metadata_until_the_next_join(protocol: str) -> None:
     world = watched_world()
     silent: set[Program] = set()
     first = member(world, protocol, enable_auto_commit=False)

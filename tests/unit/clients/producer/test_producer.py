@@ -436,7 +436,7 @@ def test_a_batch_given_up_does_not_have_the_one_after_it_written_again() -> None
         assert values(cluster) == [b"first", b"late", b"once"]
 
 
-def test_acks_0_counts_records_as_delivered_only_after_the_write() -> None:
+def test_with_acks_0_only_records_that_were_sent_count_as_delivered() -> None:
     with FakeCluster(topics={"t": 1}) as cluster:
         sender = producer(cluster, acks=0, linger_ms=0, buffer_memory=1 << 20, max_block_ms=200)
         sender.send("t", b"x").result(5)

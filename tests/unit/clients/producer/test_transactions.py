@@ -314,7 +314,7 @@ def test_a_doomed_transaction_takes_no_records_and_answers_for_those_it_has(
     assert committed(broker) == [b"3"]
 
 
-def test_a_lost_response_is_requested_again_under_a_raised_epoch(broker, producer) -> None:
+def test_a_commit_with_a_lost_response_is_retried_and_raises_the_epoch(broker, producer) -> None:
     transact(producer, b"1")
     before = identity(producer)
     broker.faults.on(ApiKey.END_TXN, once=drop_connection(handled=True))

@@ -56,7 +56,7 @@ def test_both_parents_are_finished_before_a_child_is_read() -> None:
         assert made.is_readable(made.rows["c"]) is readable
 
 
-def test_a_parent_missing_from_a_list_newer_than_the_childs_lease_has_expired() -> None:
+def test_a_child_is_readable_after_a_newer_list_lacks_its_parent() -> None:
     made = StreamView("g", "s@1", LeaseSettings())
     made.on_shards([listed("c", "p")], sent_ms=100, now_ms=100)
     made.on_leases([row("c", "p")], 101, 110)
@@ -150,7 +150,7 @@ def test_a_foreign_row_is_not_changed_and_delays_only_its_children() -> None:
         (BEGUN, ("c", "d"), False),  # it shows that d is newer than the group
     ],
 )
-def test_the_lease_of_an_expired_shard_is_deleted_once_no_child_needs_the_lease(
+def test_the_lease_of_an_expired_shard_is_deleted_when_no_longer_needed(
     child: Checkpoint, shards: tuple[str, ...], *, deleted: bool
 ) -> None:
     made = view(row("p", checkpoint=SHARD_END), row("c", "p", checkpoint=child))

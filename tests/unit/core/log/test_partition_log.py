@@ -105,7 +105,7 @@ def test_a_group_commit_covers_the_batches_appended_before_it_began() -> None:
     assert log.start_sync() is None
 
 
-def test_the_dirty_callback_is_called_once_per_sync() -> None:
+def test_the_dirty_callback_is_called_by_the_first_append_after_a_sync() -> None:
     log = open_log(MemoryFileSystem())
     seen: list[PartitionLog] = []
     log.on_dirty = seen.append

@@ -148,7 +148,7 @@ class EndedSpark:
         raise ConnectionRefusedError(111, "Connection refused")
 
 
-def test_a_run_without_spark_raises_a_final_error(tmp_path: Path) -> None:
+def test_a_run_whose_spark_has_ended_raises_a_final_error(tmp_path: Path) -> None:
     harness = ArchiveHarness(tmp_path)
     harness.cluster.grow("flights", 0, 3)
     work = harness.archiver()

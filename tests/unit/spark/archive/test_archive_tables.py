@@ -237,7 +237,7 @@ def test_files_committed_during_a_search_for_orphans_are_kept(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_files_replaced_by_compaction_are_deleted_after_their_readers_end(
+def test_files_replaced_by_compaction_are_deleted_only_after_the_minimum_age(
     kind: str, tmp_path: Path
 ) -> None:
     harness = archived(tmp_path, kind)

@@ -210,7 +210,7 @@ def test_a_gap_between_archive_and_brokers_is_lost_data(delta_harness: ArchiveHa
     assert batch_read(delta_harness, startingOffsets='{"flights": {"0": 15}}') == [15, 16, 17]
 
 
-def test_a_gap_in_the_archive_is_read_from_the_brokers(
+def test_an_archive_gap_is_read_from_brokers_or_fails_the_read(
     delta_harness: ArchiveHarness,
 ) -> None:
     table = open_table("delta", delta_harness.root)

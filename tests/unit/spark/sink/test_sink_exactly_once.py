@@ -302,7 +302,7 @@ def test_another_division_does_not_matter_if_all_is_committed(
         commit(cluster, write(cluster, 0, 1, 2, 3, 4))
 
 
-def test_a_different_division_of_an_uncommitted_batch_is_accepted_at_the_second_start(
+def test_an_uncommitted_batch_may_have_a_new_division_at_the_second_start(
     broker: Broker, cluster: Cluster
 ) -> None:
     late = [write(cluster, 0, 1), write(cluster, 0, 2, partition=1)]

@@ -183,6 +183,6 @@ def test_the_number_of_remembered_failures_is_bounded(monkeypatch) -> None:
     assert len(seen._kinds) == len(seen._stacks) == 3
 
 
-def test_the_location_of_a_failure_is_in_the_program() -> None:
+def test_a_raised_error_has_a_location_and_an_unraised_error_has_none() -> None:
     assert place_in(failure(lambda: json.loads("{"))) != ""
     assert place_in(ValueError("never raised")) == ""

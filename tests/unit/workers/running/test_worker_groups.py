@@ -328,7 +328,7 @@ def test_committed_offsets_have_no_unfinished_records_before_them(broker: Broker
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
-def test_at_most_once_loses_and_repeats_nothing_while_workers_join_and_leave_in_order(
+def test_at_most_once_handles_each_record_once_while_workers_join_and_leave(
     broker: Broker, kind: str
 ) -> None:
     fill(broker, 30)

@@ -267,7 +267,7 @@ def test_a_fetch_while_loading_is_an_error_and_never_minus_one():
     assert (response.error_code, response.topics) == (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, [])
 
 
-def test_requests_without_the_internal_topic_get_not_coordinator():
+def test_an_offset_fetch_without_the_internal_topic_answers_not_coordinator():
     harness = GroupHarness()
     harness.log.partitions_count = 0
     (response,) = now(harness.fetch({"t": [0]}))

@@ -181,7 +181,7 @@ def test_a_leaver_with_a_parked_join_is_answered():
         ("", ErrorCode.INVALID_GROUP_ID, []),
     ],
 )
-def test_leaving_an_unknown_group_is_refused(group, top, member):
+def test_leaving_an_unknown_or_unnamed_group_is_refused(group, top, member):
     response = now(GroupHarness().leave(("m", None), group=group))
     assert response.error_code == top
     assert [entry.error_code for entry in response.members] == member

@@ -320,7 +320,7 @@ def test_states_are_stored_under_kafkas_numbers():
     assert numbers == {"STABLE": 0, "UNREVOKED": 1, "UNRELEASED": 2}
 
 
-def test_the_record_of_a_consumer_member_is_readable_by_kafka():
+def test_a_member_without_classic_metadata_is_stored_with_an_explicit_null():
     key, value = encode_consumer_record(MemberRecord("g", "m", MemberMetadata()))
     assert value is not None
     assert value.endswith(b"\x01\x00\x01\x00"), "one tag, number 0, of one byte: null"

@@ -58,7 +58,7 @@ def test_a_marker_has_the_bytes_of_kafkas() -> None:
     assert read_marker(aborts) == Marker(7, 3, 9, committed=False)
 
 
-def test_a_marker_takes_effect_below_the_high_watermark() -> None:
+def test_a_marker_takes_effect_when_the_high_watermark_passes_the_marker() -> None:
     log = open_log(MemoryFileSystem())
     log.append(batch_of(), leader_epoch=0, now_ms=NOW_MS)
     begin(log, 1)
@@ -91,7 +91,7 @@ def refused(code: ErrorCode, log: PartitionLog, marker: Marker) -> None:
     assert log.log_end_offset == end_offset
 
 
-def test_a_marker_of_an_older_epoch_is_refused() -> None:
+def test_markers_of_older_producer_or_coordinator_epochs_are_refused() -> None:
     log = open_log(MemoryFileSystem())
     end(log, 1, committed=True, epoch=4, coordinator=6)
     begun = transactional((b"k", b"v"), producer_id=1, epoch=4)

@@ -107,7 +107,7 @@ def test_caches_beyond_the_recovery_point_are_used_up_to_that_point() -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_caches_reduce_reads_without_changing_the_recovered_state(seed: int) -> None:
+def test_caches_do_not_change_the_recovered_state(seed: int) -> None:
     chance = random.Random(seed)
     config = LogConfig(
         index_interval_bytes=chance.choice([1, 300, 2000]),
