@@ -172,10 +172,15 @@ class KillRun:
         self._driver.wait(PATIENCE_S)
 
     def _kill_worker(self) -> None:
-        """Kill one of the JVM's Python processes: of a task, or of the planner."""
-        workers = [each for each in self._descendants() if "pyspark" in " ".join(_words(each))]
-        assert workers, "there is no Python worker to kill"
+        """Kill one of the JVM's Python processes: of a task, or of the planner. On a busy machine it may start late."""
+        end = time.monotonic() + PATIENCE_S
+        while not (workers := self._python_workers()):
+            assert time.monotonic() < end, "there is no Python worker to kill"
+            time.sleep(LOOK_S)
         self._random.choice(workers).kill()
+
+    def _python_workers(self) -> list[psutil.Process]:
+        return [each for each in self._descendants() if "pyspark" in " ".join(_words(each))]
 
     def _kill_broker(self) -> None:
         self._server.kill()
