@@ -26,8 +26,8 @@ from headrace.protocol.messages.join_group import JoinGroupResponse, JoinGroupRe
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from headrace.types import TopicPartition
 from tests.unit.clients.consumer.test_member import Group, Home, Silent, join_group
+from tests.unit.clients.flows.test_groups import coordinated
 from tests.unit.clients.scripted import ScriptedDriver, known_state
-from tests.unit.clients.test_group_flows import coordinated
 
 
 def joined(**blobs: bytes) -> JoinGroupResponse:

@@ -25,8 +25,8 @@ from headrace.protocol.messages.join_group import (
 )
 from headrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from headrace.types import TopicPartition
+from tests.unit.clients.flows.test_groups import coordinated
 from tests.unit.clients.scripted import ScriptedDriver, known_state
-from tests.unit.clients.test_group_flows import coordinated
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
