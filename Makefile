@@ -44,7 +44,7 @@ test:
 	@$(PYTHON) tools/prepare.py test
 	@tests=$$($(BIN)/python -m tests.suites "$(PACKAGE)") && set -x && $(PYTEST) -n 3 --dist loadfile $$tests
 else
-test:  ## everything that needs no special hardware (about twenty-two minutes); PACKAGE=core/log: what concerns one package
+test:  ## everything that needs no special hardware (about twenty-five minutes); PACKAGE=core/log: what concerns one package
 	@$(PYTHON) tools/prepare.py test
 	@$(MAKE) --no-print-directory -j 5 --output-sync=target static types $(PARTS)
 	$(PYTEST) -n 2 tests/fuzz
