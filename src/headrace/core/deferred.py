@@ -1,4 +1,4 @@
-"""A value that is not ready yet, such as the answer to a request.
+"""A value that is not ready yet, such as the response to a request.
 
 A `Deferred` is not a future: it needs no event loop and no thread. A core that cannot answer at once returns one. The
 code that learns the outcome resolves it, once. The code that waits has registered a callback. The core that made it is
@@ -30,7 +30,7 @@ class Deferred(Generic[T]):
         """Begin to wait for the value.
 
         Args:
-            give_up: See `on_cancel`. None if nothing is held for the answer.
+            give_up: See `on_cancel`. None if nothing is held for the response.
         """
         self._value: object = _PENDING
         self._callbacks: list[Callable[[T], object]] = []
@@ -77,7 +77,7 @@ class Deferred(Generic[T]):
             give_up()
 
     def on_cancel(self, give_up: Callable[[], object]) -> None:
-        """Set the function that releases what is held for the answer, in place of an earlier one.
+        """Set the function that releases what is held for the response, in place of an earlier one.
 
         Args:
             give_up: Called when the value is cancelled, at once if it is cancelled already. It must end nothing that

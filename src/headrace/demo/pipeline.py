@@ -149,7 +149,7 @@ def run_available(spark: SparkSession, places: DemoLocations) -> Run:
 def _wait(query: Any) -> None:
     """Wait until the query has ended.
 
-    By asking again and again: Ctrl-C then comes while this process sleeps, and seldom while it waits for an answer
+    By asking again and again: Ctrl-C then comes while this process sleeps, and seldom while it waits for a response
     of the JVM, which PySpark takes for a broken connection.
     """
     deadline = time.monotonic() + RUN_TIMEOUT_S

@@ -198,7 +198,7 @@ def _spark(output: Path) -> Iterator[SparkSession]:
             },
             log_path=output / "spark.log",
         )
-        # PySpark's handler asks the JVM to cancel its jobs, which fails with a page of text if an answer is in flight.
+        # PySpark's handler asks the JVM to cancel its jobs, which fails with a page of text if a response is in flight.
         signal.signal(signal.SIGINT, on_interrupt)
         try:
             yield spark

@@ -34,7 +34,7 @@ class WaitingCall:
         self.cancel: Callable[[], object] | None = None
 
     def give_up(self) -> None:
-        """Cancel the request. The client needs no answer."""
+        """Cancel the request. The client needs no response."""
         self.given_up = True
         if self.cancel is not None:
             self.cancel()

@@ -258,7 +258,7 @@ class BrokerRuntime:
             self.pump()
 
     def wake_answered(self) -> None:
-        """Wake the clients that have an answer in their inbox. Their threads process it."""
+        """Wake the clients that have a response in their inbox. Their threads process it."""
         self._handle_waiting()
         if self.stirred:
             for client in self.clients:

@@ -370,5 +370,5 @@ class Printer:
         try:
             self._consumer.commit(finished, timeout_s=COMMIT_TIMEOUT_S)
         except HeadraceError:
-            return  # a rebalance, or no answer: the next commit includes the partitions that the member still owns
+            return  # a rebalance, or no response: the next commit includes the partitions that the member still owns
         self._positions = {}

@@ -406,7 +406,7 @@ class Consumer(AsyncConsumerLifetime, Generic[V]):
         """Return whether the consumer owns a partition now. Any thread may call this method.
 
         A group member owns its partitions for nine tenths of a session after its last acknowledged heartbeat. A program
-        that works long on the records of one poll can ask before each record. If the answer is False, the program
+        that works long on the records of one poll can ask before each record. If the result is False, the program
         should process no more records of the partition, and call `seek` with the offset of the first record that is not
         processed: the consumer may keep the partition, and would continue after these records. `seek` raises
         NotAssignedError if the partition is not assigned any more.

@@ -236,7 +236,7 @@ class ConsumerCore:
         self._check_reading()
         began_ms = self._engine.now_ms
         until_ms = began_ms + timeout_ms
-        # If a listener calls this, or another thread polls, the current partitions are the answer.
+        # If a listener calls this, or another thread polls, the current partitions are the result.
         while self._group.belongs and not self._polling:
             yield from self._as_poll(self._attend())
             if self.joined:

@@ -103,7 +103,7 @@ class Outages:
 
         Args:
             now_ms: The time.
-            answering: The brokers that answer. If there are any, a broker that was tried only once is not reported.
+            answering: The brokers that respond. If there are any, a broker that was tried only once is not reported.
         """
         for address, outage in list(self._outages.items()):
             if outage.due_ms is None or outage.due_ms > now_ms:

@@ -57,21 +57,21 @@ UNKNOWN: Final = Unknown.UNKNOWN
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """Read the leases on a stream. The answer is a list of leases."""
+    """Read the leases on a stream. The response is a list of leases."""
 
     stream: str
 
 
 @dataclass(frozen=True, slots=True)
 class ListShards:
-    """List the shards of a stream. The answer is a list of shards."""
+    """List the shards of a stream. The response is a list of shards."""
 
     stream: str
 
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Write a lease that does not exist yet. The answer is whether the lease was written."""
+    """Write a lease that does not exist yet. The response is whether the lease was written."""
 
     lease: Lease
 
@@ -82,7 +82,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """Make this member the owner of a lease. The answer is the lease, or None if it differs from `seen`."""
+    """Make this member the owner of a lease. The response is the lease, or None if it differs from `seen`."""
 
     seen: Lease
 
@@ -93,7 +93,7 @@ class Take:
 
 @dataclass(frozen=True, slots=True)
 class Renew:
-    """Renew a lease, with a checkpoint or without. The answer is the lease, or None if another member owns it."""
+    """Renew a lease, with a checkpoint or without. The response is the lease, or None if another member owns it."""
 
     key: LeaseKey
     epoch: int
@@ -105,7 +105,7 @@ class Renew:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Ask the owner of a lease for the lease. The answer is whether the request was stored."""
+    """Ask the owner of a lease for the lease. The response is whether the request was stored."""
 
     seen: Lease
 
@@ -118,7 +118,7 @@ class Ask:
 class Give:
     """Release a lease, or transfer it to the member `to`, with its last checkpoint (None: the stored one).
 
-    The answer is whether this member owned the lease.
+    The response is whether this member owned the lease.
     """
 
     key: LeaseKey
@@ -129,7 +129,7 @@ class Give:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Remove the lease of a shard that does not exist any more. The answer is whether the lease is removed."""
+    """Remove the lease of a shard that does not exist any more. The response is whether the lease is removed."""
 
     seen: Lease
 
@@ -175,4 +175,4 @@ Request = Scan | ListShards | Create | Take | Renew | Ask | Give | Delete
 News = Assigned | Drain | Restart | Revoked
 Action = Request | News
 Outcome = object
-"""The answer of the store to a `Request`, or `UNKNOWN`."""
+"""The response of the store to a `Request`, or `UNKNOWN`."""

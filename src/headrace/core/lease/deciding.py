@@ -83,7 +83,7 @@ class Decider:
     def _division(self, now_ms: int) -> tuple[LeaseDivision, list[Lease]]:
         """Return how the leases are divided, and the leases that are stored as this member's but that it does not hold.
 
-        There are three reasons for a lease of the second kind. Another member has transferred it. Or the answer to a
+        There are three reasons for a lease of the second kind. Another member has transferred it. Or the response to a
         request was lost. Or the lease has expired here, and no member has taken it yet.
         """
         division = LeaseDivision(self._owner)

@@ -56,7 +56,7 @@ class Holdings:
         """Own a lease that was taken. A member that is being closed releases the lease unread."""
         held = HeldLease.taken(lease, sent_ms, now_ms, self._settings)
         if now_ms >= held.deadline_ms:
-            return []  # the answer came too late: the lease is taken again when a scan finds it
+            return []  # the response came too late: the lease is taken again when a scan finds it
         self._held[lease.key] = held
         if not closing:
             return [Assigned(lease)]
@@ -79,7 +79,7 @@ class Holdings:
     def on_renewed(
         self, request: Renew, sent_ms: int, now_ms: int, outcome: Lease | Unknown | None
     ) -> list[Action]:
-        """Process the answer to a renewal or checkpoint."""
+        """Process the response to a renewal or checkpoint."""
         held = self._of(request)
         if held is None:
             return []
@@ -175,9 +175,9 @@ class Holdings:
         self,
         request: Give,
         now_ms: int,
-        outcome: bool | Unknown,  # noqa: FBT001 - the answer of a store
+        outcome: bool | Unknown,  # noqa: FBT001 - the response of a store
     ) -> tuple[list[Action], Lease | None]:
-        """Process the answer to a release or transfer. Return actions, and the lease as it is now stored, if known."""
+        """Process the response to a release or transfer. Return actions, and the stored lease if it is known."""
         held = self._of(request)
         if held is None:
             return [], None

@@ -33,7 +33,7 @@ class Lease:
 
     The Kinesis Client Library has one counter. A lease has two, `epoch` and `beat`. A renewal or checkpoint is
     conditional on (owner, epoch), and on a stored beat that is lower than the request's beat. So the owner can repeat a
-    request after a lost answer, and a late request cannot undo a later one.
+    request after a lost response, and a late request cannot undo a later one.
 
     Attributes:
         key: The shard and the group.

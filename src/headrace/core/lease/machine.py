@@ -229,13 +229,13 @@ class LeaseCore:
     def on_reply(
         self, request: Request, sent_ms: int, now_ms: int, outcome: Outcome, wall_ms: int
     ) -> list[Action]:
-        """Process the answer to a request.
+        """Process the response to a request.
 
         Args:
             request: The request.
             sent_ms: The time before the request was sent, in milliseconds.
             now_ms: The time in milliseconds.
-            outcome: The answer, or `UNKNOWN`.
+            outcome: The response, or `UNKNOWN`.
             wall_ms: The time at which the request was sent, in ms since 1970. It only decides where a group begins that
                 starts at LATEST.
         """

@@ -21,7 +21,7 @@ class Pace:
         return True
 
     def hurry(self, now_ms: int) -> None:
-        """Make the next request due now. If one is in flight, wait for its answer."""
+        """Make the next request due now. If one is in flight, wait for its response."""
         if self.due_ms is not None:
             self.due_ms = min(self.due_ms, now_ms)
 

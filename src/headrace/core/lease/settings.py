@@ -28,7 +28,7 @@ class LeaseSettings:
         scan_ms: The average time between scans of the leases; each interval is longer or shorter by up to a quarter.
         asking_ms: The time between scans while this member asks another for a lease, because no member reads the shard
             between the transfer and the next scan. A member that owns every shard of a stream scans every `list_ms`
-            instead: the answers to its renewals show which member asks.
+            instead: the responses to its renewals show which member asks.
         asked_at_once: The number of leases for which a member with too few leases asks at the same time.
         max_shards: The most shards that a member reads; None: no limit. Other members learn the limit from the
             member's name, see `named`.

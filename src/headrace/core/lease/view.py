@@ -41,9 +41,9 @@ class StreamView:
         self.listed: dict[str, ListedShard] = {}
         self._children: dict[str, list[str]] = {}
         self._listed_ms: int | None = None
-        """The time at which the last answered ListShards was sent, in ms; None before the first answer."""
+        """The time at which the last answered ListShards was sent, in ms; None before the first response."""
         self._answered_ms: int | None = None
-        """The time at which that ListShards was answered, in ms; None before the first answer."""
+        """The time at which that ListShards was answered, in ms; None before the first response."""
         self._scanned_wall_ms = 0
         """The time at which the last scan was sent, in ms since 1970."""
         self.is_scanned = False

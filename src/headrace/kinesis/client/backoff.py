@@ -14,7 +14,7 @@ from headrace.kinesis.client.settings import AwsClient
 _Answer = TypeVar("_Answer")
 
 FIRST_CONTACT_MS: Final = 3_000
-"""The time in milliseconds for which the first call is retried without an answer: a wrong address is more likely than
+"""The time in milliseconds for which the first call is retried without a response: a wrong address is more likely than
 an outage."""
 REPEATABLE: Final = frozenset({FailureKind.THROTTLED, FailureKind.REPEAT, FailureKind.IN_USE})
 
@@ -90,7 +90,7 @@ async def repeated(
         client: The client, whose region messages name.
         timing: The clock and the random numbers of pauses.
         within_ms: The time in milliseconds after which the last failure is raised.
-        answer_within_ms: The same time for calls without any answer so far. None: `within_ms`.
+        answer_within_ms: The same time for calls without any response so far. None: `within_ms`.
         stream: The stream of the call, if a missing resource can only be this stream.
 
     Raises:

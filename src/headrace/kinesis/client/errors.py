@@ -101,7 +101,7 @@ def of_aws(error: BaseException) -> bool:
 
 
 def is_silence(error: BaseException) -> bool:
-    """Whether there was no answer, or an answer that is not of AWS."""
+    """Whether there was no response, or a response that is not of AWS."""
     names = {base.__name__ for base in type(error).__mro__}
     return not error_code(error) and bool(names & _NO_ANSWER) and not names & _TRANSIENT
 
@@ -116,7 +116,7 @@ def error_code(error: BaseException) -> str:
 
 
 def status_code(error: BaseException) -> int:
-    """Return the HTTP status of the answer, or 0 if there was none."""
+    """Return the HTTP status of the response, or 0 if there was none."""
     response = getattr(error, "response", None)
     if not isinstance(response, dict):
         return 0

@@ -44,7 +44,7 @@ class ChildShard(msgspec.Struct, rename="pascal"):
 
 
 class GetRecordsReply(msgspec.Struct, rename="pascal"):
-    """The answer of a GetRecords call."""
+    """The response of a GetRecords call."""
 
     records: list[FetchedRecord] = []
     next_shard_iterator: str | None = None

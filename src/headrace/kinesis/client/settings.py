@@ -33,7 +33,7 @@ class AwsSettings:
         max_pool_connections: The most connections at the same time. None: as many as needed, which is about one for
             each shard that is read. With fewer connections than shards, fan-out of some shards would wait for ever.
         connect_timeout_ms: The time limit of a connection attempt, in milliseconds.
-        read_timeout_ms: The time limit of an answer, in milliseconds.
+        read_timeout_ms: The time limit of a response, in milliseconds.
         clients: Open clients by service, such as `kinesis`. Headrace uses them and does not close them.
     """
 

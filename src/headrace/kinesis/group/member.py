@@ -247,7 +247,7 @@ class LeaseMember:
     def _perform(self, actions: list[Action]) -> None:
         if self._is_over:
             self._resolve_written()
-            return  # the listener gets no further news, and nothing would wait for an answer
+            return  # the listener gets no further news, and nothing would wait for a response
         for action in actions:
             if isinstance(action, News):
                 self._notify(action)

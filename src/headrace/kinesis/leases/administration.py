@@ -89,7 +89,7 @@ async def apply(store: LeaseStore, moves: Sequence[Move]) -> list[Move]:
             failed.append(move)
     if not failed:
         return []
-    # If the answer to an attempt was lost, the next attempt is refused although the lease was written.
+    # If the response to an attempt was lost, the next attempt is refused although the lease was written.
     key = failed[0].key
     written = {lease.key: lease for lease in await store.leases(key.group, key.stream)}
     return [move for move in failed if written.get(move.key) != move.lease]

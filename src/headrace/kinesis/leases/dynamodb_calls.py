@@ -50,14 +50,14 @@ class DynamoCalls:
 
         Raises:
             ConditionRefusedError: The condition of a write does not hold.
-            LeaseStoreError: No answer came in time, or a retry cannot change the answer. The cause is the error of AWS.
+            LeaseStoreError: No response came in time, or a retry cannot change it. The cause is the error of AWS.
         """
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self._timeout_s
         attempt, reported = 0, None
         while True:
             try:
-                # One lost answer must not use up the time of all attempts.
+                # One lost response must not use up the time of all attempts.
                 async with asyncio.timeout_at(min(deadline_s, loop.time() + self._timeout_s / 3)):
                     answer: dict[str, Any] = await getattr(self._client, operation)(
                         TableName=self.table, **parameters

@@ -11,7 +11,7 @@ from headrace.core.lease.lease import Lease, LeaseKey
 class LeaseStore(Protocol):
     """Rows that change only by compare-and-set. One store serves any number of groups and streams.
 
-    Every method may be repeated after a lost answer. The refusal of a condition is a result, never an exception: None
+    Every method may be repeated after a lost response. The refusal of a condition is a result, never an exception: None
     or False. `LeaseStoreError` means that the outcome is unknown: the write may have been executed, or may still be.
     """
 
@@ -45,9 +45,9 @@ class LeaseStore(Protocol):
         """Make a member the owner if epoch and beat are as seen; return the lease, or None.
 
         The write sets the owner, increases epoch, beat and switches by one, and removes `next_owner`. A repetition
-        after a lost answer finds its own write (the owner, and epoch and beat one higher than seen). It then increases
-        the beat again, because other members measure the lease from the first attempt and the owner from this one, and
-        returns the row.
+        after a lost response finds its own write (the owner, and epoch and beat one higher than seen). It then
+        increases the beat again, because other members measure the lease from the first attempt and the owner from this
+        one, and returns the row.
         """
 
     async def renew(

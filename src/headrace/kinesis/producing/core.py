@@ -176,7 +176,7 @@ class StreamCore:
     def on_results(
         self, request: PutRequest, results: Sequence[PutResult], now_ms: int
     ) -> list[RecordOutcome]:
-        """Process an answer: one result for each parcel, in the order of the parcels."""
+        """Process a response: one result for each parcel, in the order of the parcels."""
         outcomes: list[RecordOutcome] = []
         self._in_flight.discard(request)
         self._pause.attempts = 0
@@ -200,7 +200,7 @@ class StreamCore:
             request: The request.
             reason: The error as text.
             now_ms: The time in milliseconds.
-            in_doubt: Whether Kinesis may have executed the request, as when its answer was lost.
+            in_doubt: Whether Kinesis may have executed the request, as when its response was lost.
         """
         self._in_flight.discard(request)
         settings = self._settings
@@ -219,7 +219,7 @@ class StreamCore:
 
         Args:
             request: The request.
-            error: The answer of Kinesis.
+            error: The response of Kinesis.
             now_ms: The time in milliseconds.
             because_of_one: Whether a single record may be the cause. If so, each record is sent again alone.
         """

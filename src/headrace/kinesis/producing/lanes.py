@@ -75,7 +75,7 @@ class Parcel:
 
 
 class PutResult(NamedTuple):
-    """The answer of Kinesis for one record of a request."""
+    """The response of Kinesis for one record of a request."""
 
     shard: str = ""
     sequence_number: str = ""

@@ -34,7 +34,7 @@ class Outgoing:
         size: The bytes of data and key.
         added_ms: The time at which the program sent the record, in milliseconds of the event loop's clock.
         waiting: Whether the record waits in a lane, and is not in flight.
-        in_doubt: Whether a request without an answer may have written the record.
+        in_doubt: Whether a request without a response may have written the record.
         done: Whether the record is delivered or given up.
         reason: The error of the last attempt; empty before a failure.
         ticket: An object by which the caller finds the record's delivery.

@@ -75,7 +75,7 @@ class StreamShards:
 
         Args:
             within_ms: How long to wait for a stream that is being created, in milliseconds.
-            answer_within_ms: How long to retry without an answer, in milliseconds; `FIRST_CONTACT_MS` at the first
+            answer_within_ms: How long to retry without a response, in milliseconds; `FIRST_CONTACT_MS` at the first
                 contact.
 
         Raises:

@@ -1,4 +1,4 @@
-"""First contact with a cluster, and answers that differ between brokers."""
+"""First contact with a cluster, and responses that differ between brokers."""
 
 from __future__ import annotations
 

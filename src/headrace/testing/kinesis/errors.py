@@ -21,7 +21,7 @@ class AwsError(HeadraceError):
         kind: The error type, such as `ResourceNotFoundException`.
         message: The message of AWS.
         status: The HTTP status: 500 for errors of the service, else 400.
-        extra: Further members of the answer, such as the `Item` of a failed condition of DynamoDB.
+        extra: Further members of the response, such as the `Item` of a failed condition of DynamoDB.
     """
 
     def __init__(self, kind: str, message: str, extra: dict[str, object] | None = None) -> None:
@@ -32,7 +32,7 @@ class AwsError(HeadraceError):
         self.extra = extra or {}
 
     def body(self, namespace: str = "") -> bytes:
-        """Return the body of the answer. DynamoDB puts a namespace before the type."""
+        """Return the body of the response. DynamoDB puts a namespace before the type."""
         reply = {"__type": namespace + self.kind, "message": self.message, **self.extra}
         return msgspec.json.encode(reply)
 

@@ -11,9 +11,9 @@ finished, too. Then one transaction writes the results and commits the offset be
 The group coordinator refuses commits of former members (KIP-447), because each transaction contains the member's
 generation. So one producer serves all partitions of the worker.
 
-If a commit has no answer, the transaction may be committed or not. `settle` determines this before any other step: (1)
-The producer repeats the commit. (2) If the producer was fenced, a new producer takes over the transactional id, which
-ends the transaction. (3) `settle` reads the committed offsets of the group.
+If a commit has no response, the transaction may be committed or not. `settle` determines this before any other step:
+(1) The producer repeats the commit. (2) If the producer was fenced, a new producer takes over the transactional id,
+which ends the transaction. (3) `settle` reads the committed offsets of the group.
 """
 
 from __future__ import annotations
@@ -281,7 +281,7 @@ class Transactor:
             self._doubt = dict(offsets)
             await producer.commit_transaction()
         except BaseException as error:
-            # The producer sends records only with the commit. Before it, a record without an answer is not late.
+            # The producer sends records only with the commit. Before it, a record without a response is not late.
             late = self._doubt is not None and isinstance(error, TransportError)
             self._set_aside(deliveries, late=late)
             await self._abort()
@@ -361,7 +361,7 @@ class Transactor:
         self._doubt = None
 
     async def settle(self) -> Offsets:
-        """Determine the result of a commit without an answer, and return the offsets that it committed."""
+        """Determine the result of a commit without a response, and return the offsets that it committed."""
         offsets: dict[TopicPartition, int] | None = self._doubt
         if offsets is None:
             return {}

@@ -40,7 +40,7 @@ DEFAULT_PARTITIONS: Final = 8
 POLL_S: Final = 1.0
 """The longest time in seconds that one poll waits for keys."""
 LOOK_S: Final = 2.0
-"""The time in seconds without an answer after which a writer checks whether the key topic still exists."""
+"""The time in seconds without a response after which a writer checks whether the key topic still exists."""
 
 
 class TopicKeys:

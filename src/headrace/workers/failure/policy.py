@@ -178,7 +178,7 @@ class FailurePolicy:
         return WriteAgain(now_ms + WRITE_AGAIN_MS, advice)
 
     def _advice(self, error: HeadraceError) -> str:
-        """Return a hint for a worker that reads streams and gets no answer: it may have no broker at all."""
+        """Return a hint for a worker that reads streams and gets no response: it may have no broker at all."""
         if not self._rules.reads_streams or not isinstance(error, TransportError):
             return ""
         return '. Is a broker running there? dead_letter="kinesis://STREAM" needs none'

@@ -17,7 +17,7 @@ from headrace.workers.output.outlet import HEADROOM_BYTES, Outlet
 from headrace.workers.source import DeadLetterDestination
 
 LOOK_S: Final = 2.0
-"""The time in seconds without an answer after which the writer checks whether the topic still exists."""
+"""The time in seconds without a response after which the writer checks whether the topic still exists."""
 STREAM_RECORD_BYTES: Final = 10 << 20
 """The size of the largest record of a Kinesis stream, in bytes."""
 

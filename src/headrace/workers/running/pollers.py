@@ -109,8 +109,8 @@ class TransactionalPoller(Poller):
         try:
             return await self._source.poll(timeout_s)
         except TransportError as error:
-            # A consumer that has never had an answer may have a wrong address. But the producer of this worker has had
-            # an answer from these brokers.
+            # A consumer that has never had a response may have a wrong address. But the producer of this worker has had
+            # a response from these brokers.
             _log.warning(
                 "%s: no broker answers; the worker polls again: %s", self._settings.name, error
             )

@@ -42,7 +42,7 @@ class GroupState(Enum):
 
     action: SyncGroup of a follower -> parked; of the leader -> the assignment is stored, all parked ones are answered
             Heartbeat -> accepted; OffsetCommit -> REBALANCE_IN_PROGRESS
-            JoinGroup with the metadata it joined with -> the generation again (its first answer was lost)
+            JoinGroup with the metadata it joined with -> the generation again (its first response was lost)
     transition: the assignment is stored -> STABLE
                 a new or changed member, a member leaves or expires, members do not sync in time -> PREPARING_REBALANCE
     """

@@ -319,7 +319,7 @@ class GroupShard:
         member = group.remove(member_id)
         self.memory.count(group)
         if member is not None:
-            # A new member may still wait for its first generation: the answer lets it retry with a new id.
+            # A new member may still wait for its first generation: the response lets it retry with a new id.
             error = ErrorCode.UNKNOWN_MEMBER_ID
             self.answer_join(member, JoinGroupResponse(error_code=error, member_id=""))
             self.answer_sync(member, SyncGroupResponse(error_code=error))

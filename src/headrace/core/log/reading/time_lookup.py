@@ -7,7 +7,7 @@ A lookup is a generator, so that it can be done in steps: it yields the cost of 
 between two steps. So a lookup only keeps offsets, and finds its segment again in each step.
 
 Some batches are not decoded: batches with more records than a broker appends, batches that decompress to more than
-`LOOK_BYTES`, and batches whose records are damaged. The answer is then the first offset of the batch, from which a
+`LOOK_BYTES`, and batches whose records are damaged. The result is then the first offset of the batch, from which a
 reader misses no record, and the batch's largest timestamp.
 """
 
@@ -87,7 +87,7 @@ def lookup_timestamp(
             steps = first_since(header, data, timestamp, range(start, batch.next_offset))
             found = yield from _at_cost(steps)
         except CorruptRecordError:
-            # The producer's fault, not the disk's: the records were not decoded at the append. The answer is the batch.
+            # The producer's fault, not the disk's: the append did not decode the records. The result is the batch.
             return near
         if found is not None:
             return TimestampOffset(*found, header.partition_leader_epoch)
@@ -214,4 +214,4 @@ def _newest_in_batch(segment: Segment, batch: BatchPosition, log_start_offset: i
         yield _BATCH_COST + len(data)
         return (yield from _at_cost(newest_since(header, data, log_start_offset)))
     except CorruptRecordError:
-        return header.max_timestamp  # the producer's fault: the header's timestamp is the answer
+        return header.max_timestamp  # the producer's fault: the header's timestamp is the result
