@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 from functools import cache
 from pathlib import Path
 
@@ -20,6 +21,11 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("deterministic")
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts background jobs with SIGINT ignored. Processes that tests start would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
