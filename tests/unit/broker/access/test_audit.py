@@ -111,14 +111,14 @@ def send(harness: BrokerHarness, request: Message, session: Session = ADMIN) -> 
     return reply.value if isinstance(reply, Deferred) else reply
 
 
-def told(harness: BrokerHarness, event: str = "audit_changed") -> list[dict[str, object]]:
+def events(harness: BrokerHarness, event: str = "audit_changed") -> list[dict[str, object]]:
     return [fields for _, found, fields in harness.journal.lines if found == event]
 
 
 def changes(harness: BrokerHarness) -> list[tuple[object, dict[str, object]]]:
     """Return the logged changes, after a check of their principal."""
     found = []
-    for fields in told(harness):
+    for fields in events(harness):
         rest = dict(fields)
         assert rest.pop("principal") == "User:admin"
         assert rest.pop("host") == "10.0.0.7"
@@ -159,7 +159,7 @@ def test_topic_changes_are_audited(harness: BrokerHarness) -> None:
     ]
 
 
-def test_a_topic_that_asking_for_it_creates(harness: BrokerHarness) -> None:
+def test_the_automatic_creation_of_a_topic_is_audited(harness: BrokerHarness) -> None:
     request = MetadataRequest(topics=[MetadataRequestTopic(name="orders")])
     send(harness, request)
     send(harness, request)
@@ -240,7 +240,7 @@ def commit(group: str, topic: str, offset: int, **membership: Any) -> OffsetComm
     return OffsetCommitRequest(group_id=group, topics=topics, **membership)
 
 
-def test_offsets_and_groups(harness: BrokerHarness) -> None:
+def test_changes_of_offsets_and_groups_are_audited(harness: BrokerHarness) -> None:
     create(harness, "orders")
     harness.broker.services.offsets_topic.ensure(harness.now_ms)
     harness.journal.lines.clear()
@@ -248,7 +248,7 @@ def test_offsets_and_groups(harness: BrokerHarness) -> None:
     send(harness, commit("readers", "nowhere", 1))
     member = {"member_id": "m", "generation_id_or_member_epoch": 3}
     send(harness, commit("readers", "orders", 18, **member))
-    (fields,) = told(harness, "audit_offsets_set")
+    (fields,) = events(harness, "audit_offsets_set")
     assert (fields["group"], fields["offsets"]) == ("readers", {"orders-0": 17})
     assert fields["principal"] == "User:admin"
 
@@ -264,7 +264,7 @@ def test_offsets_and_groups(harness: BrokerHarness) -> None:
     ]
 
 
-def test_members_that_are_stopped(harness: BrokerHarness) -> None:
+def test_the_stop_of_a_member_is_audited(harness: BrokerHarness) -> None:
     harness.broker.services.offsets_topic.ensure(harness.now_ms)
     times = {"session_timeout_ms": 10_000, "rebalance_timeout_ms": 10_000}
     joined = send(harness, requests.join("readers", "", "static", topics=["orders"], **times))
@@ -286,6 +286,29 @@ def test_deleted_records_are_audited(harness: BrokerHarness) -> None:
     topics = [DeleteRecordsTopic(name="orders", partitions=parts)]
     send(harness, DeleteRecordsRequest(topics=topics, timeout_ms=1000))
     assert changes(harness) == [("records_deleted", {"topic": "orders", "before_offset": {"0": 2}})]
+
+
+def test_every_change_of_a_large_request_is_audited_after_its_connection_has_closed(
+    harness: BrokerHarness,
+) -> None:
+    """The entries of the log are written in several steps, and the work ends without the client."""
+    names = [f"orders-{number}" for number in range(400)]
+    for name in names:
+        harness.create_topic(name)
+    harness.journal.lines.clear()
+    part = DeleteRecordsPartition(partition_index=0, offset=-1)
+    topics = [DeleteRecordsTopic(name=name, partitions=[part]) for name in names]
+    pending = harness.send(DeleteRecordsRequest(topics=topics, timeout_ms=1000))
+    while not events(harness):
+        assert harness.step()
+    written = len(events(harness))
+    assert written < len(names)
+    pending.cancel()
+    steps = 0
+    while harness.step():
+        steps += 1
+    assert steps > 1
+    assert [fields["topic"] for fields in events(harness)] == names
 
 
 def test_acl_changes_are_audited(harness: BrokerHarness) -> None:
@@ -322,7 +345,7 @@ def test_acl_changes_are_audited(harness: BrokerHarness) -> None:
     assert changes(harness) == [("acl_created", shown), ("acl_deleted", shown)]
 
 
-def test_credentials_of_users(harness: BrokerHarness) -> None:
+def test_changes_of_credentials_are_audited_without_passwords(harness: BrokerHarness) -> None:
     upsertion = ScramCredentialUpsertion(
         name="bob",
         mechanism=1,
