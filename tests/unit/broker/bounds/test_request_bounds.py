@@ -7,17 +7,20 @@ from itertools import pairwise
 
 import pytest
 
-from headrace.broker.context import CloseConnection
+from headrace.broker.context import CloseConnection, RequestContext
 from headrace.broker.handlers.fetch import LONGEST_WAIT_MS
 from headrace.broker.handlers.metadata import CREATIONS_PER_REQUEST
 from headrace.broker.session import Session
 from headrace.broker.waiting.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH
-from headrace.broker.waiting.steps import CREATION_COST, STEP_COST
+from headrace.broker.waiting.steps import CREATION_COST, LARGE_REQUEST_BYTES, STEP_COST
+from headrace.core.deferred import Deferred
 from headrace.errors import ErrorCode
+from headrace.protocol.frame import RequestHeader
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest
 from headrace.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
+    DescribeConfigsResponse,
 )
 from headrace.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -362,3 +365,40 @@ def test_a_fetch_does_not_wait_for_a_topic_deleted_between_two_steps():
     (topic,) = pending.response.responses
     errors = {part.error_code for part in topic.partition_responses}
     assert errors == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+
+
+@pytest.mark.parametrize("size", [LARGE_REQUEST_BYTES, LARGE_REQUEST_BYTES + 1])
+def test_only_the_work_of_a_large_request_begins_in_the_next_iteration(size: int) -> None:
+    harness = BrokerHarness()
+    request = DescribeConfigsRequest(resources=[])
+    header = RequestHeader(request.API_KEY, 4, 1, "test")
+    context = RequestContext(
+        harness.now_ms, header, "127.0.0.1:5", "127.0.0.1", 9092, request_bytes=size
+    )
+    reply = harness.broker.handle(context, request)
+    assert isinstance(reply, Deferred) is (size > LARGE_REQUEST_BYTES)
+    if isinstance(reply, Deferred):
+        assert harness.step()
+        reply = reply.value
+    assert isinstance(reply, DescribeConfigsResponse)
+    assert reply.results == []
+
+
+def test_configurations_that_a_response_omits_count_as_work() -> None:
+    harness = BrokerHarness()
+    names = [f"t{number}" for number in range(1_000)]
+    for name in names:
+        harness.create_topic(name)
+    resources = [
+        DescribeConfigsResource(
+            resource_type=2, resource_name=name, configuration_keys=["retention.ms"]
+        )
+        for name in names
+    ]
+    pending = harness.send(DescribeConfigsRequest(resources=resources))
+    steps = 0
+    while not pending.done:
+        assert harness.step()
+        steps += 1
+    assert steps >= 4
+    assert [len(result.configs) for result in pending.response.results] == [1] * len(names)
