@@ -15,7 +15,7 @@ from headrace import Broker
 from headrace.config.broker import parse_broker_config
 from headrace.config.properties_file import parse_properties
 from headrace.server.listen import chosen_listeners
-from headrace.server.tls_context import ServerTls
+from headrace.server.tls.context import ServerTls
 from tests.fixtures.certificates import make_certificates
 from tests.unit.server.fakes import RecordingJournal
 

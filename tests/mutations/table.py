@@ -299,7 +299,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     Mutation(
         "TLS",
         "a listener with ssl.client.auth asks for certificates",
-        "server/tls_context.py",
+        "server/tls/context.py",
         "    context.verify_mode = _CLIENT_AUTH[config.ssl_client_auth]\n",
         "    context.verify_mode = ssl.CERT_NONE\n",
         ("tests/unit/server/test_tls_context.py", "tests/unit/server/test_tls_connection.py"),

@@ -95,7 +95,7 @@ CONSTANTS: Final = {
     "records/refusal.py:MAX_HEADERS": "headers of a record with a time",
     "records/refusal.py:MAX_KEYED": "records of a batch for a compacted topic",
     "records/tags.py:MAX_FOUND": "records of a batch that a Fetch decodes",
-    "server/revocation.py:FILE_BYTES_LIMIT": "size of a file of certificate",
+    "server/tls/revocation.py:FILE_BYTES_LIMIT": "size of a file of certificate",
     "core/coordinator/transaction/usage.py:MAX_BYTES": "memory of all transactional ids",
     "core/log/producers/aborted_history.py:MAX_CACHED": "aborted transactions of sealed segments",
     "core/log/producers/aborted_history.py:MAX_IN_MEMORY": "aborted transactions of active segments",
@@ -168,8 +168,8 @@ NO_BOUNDS_FOR_USERS: Final = {
     "security/unknown_users.py:FORMS_LIMIT": "how made-up users are drawn",
     "server/descriptors.py:_MOST_RESERVED": "its sentence is below the table",
     "server/log.py:_WINDOWS_LIMIT": "how lines are counted",
-    "server/outgoing.py:READ_MAX_BYTES": "how files are sent",
-    "server/outgoing.py:_JOIN_MAX_BYTES": "how files are sent",
+    "server/connections/outgoing.py:READ_MAX_BYTES": "how files are sent",
+    "server/connections/outgoing.py:_JOIN_MAX_BYTES": "how files are sent",
     "server/timers.py:_MAX_DELAY_MS": "how the timer is set",
 }
 """The reason why a constant with such a name is not on the page."""

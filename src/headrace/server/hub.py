@@ -28,18 +28,24 @@ from headrace.protocol.frame import (
     encode_unsupported_version,
 )
 from headrace.protocol.pieces import is_long
-from headrace.server.admission import Admission, longest_list
-from headrace.server.aside import Aside
-from headrace.server.budget import MemoryBudget
-from headrace.server.compactor import Compactor
-from headrace.server.connection import Connection
-from headrace.server.hangup import notice_closed
+from headrace.server.connections.admission import Admission, longest_list
+from headrace.server.connections.budget import MemoryBudget
+from headrace.server.connections.connection import Connection
+from headrace.server.connections.hangup import notice_closed
+from headrace.server.connections.request_codec import (
+    TOKEN,
+    api_name,
+    decode,
+    encode,
+    encode_in_steps,
+)
 from headrace.server.hub_interface import CloseConnectionError, Slot
 from headrace.server.limits import ServerLimits
 from headrace.server.log import RateLimited, describe
-from headrace.server.request_codec import TOKEN, api_name, decode, encode, encode_in_steps
 from headrace.server.served_broker import ServedBroker
-from headrace.server.syncer import Syncer
+from headrace.server.threads.aside import Aside
+from headrace.server.threads.compactor import Compactor
+from headrace.server.threads.syncer import Syncer
 from headrace.server.timers import BrokerTimer
 from headrace.types import Payload
 

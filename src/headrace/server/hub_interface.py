@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from headrace.ports import Journal
-from headrace.server.budget import MemoryBudget
+from headrace.server.connections.budget import MemoryBudget
 from headrace.server.limits import ServerLimits
 from headrace.types import Payload
 

@@ -9,11 +9,11 @@ from headrace.config.broker import BrokerConfig
 from headrace.config.listeners import ListenAddress, Listener
 from headrace.errors import ConfigError
 from headrace.ports import Journal
-from headrace.server.connection import Connection
+from headrace.server.connections.connection import Connection
 from headrace.server.hub import BrokerHub
 from headrace.server.listen import bind
-from headrace.server.tls_connection import TlsConnection
-from headrace.server.tls_context import ServerTls
+from headrace.server.tls.connection import TlsConnection
+from headrace.server.tls.context import ServerTls
 
 _BACKLOG: Final = 1024
 

@@ -37,7 +37,7 @@ from headrace.server.limits import ServerLimits
 from headrace.server.listeners import BoundListener
 from headrace.server.log import LoggingJournal, LogLevels, RateLimited, describe
 from headrace.server.stores import open_stores, warn_of_exposed
-from headrace.server.syncer import Syncer, run_in_parallel
+from headrace.server.threads.syncer import Syncer, run_in_parallel
 
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1

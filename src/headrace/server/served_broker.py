@@ -11,8 +11,8 @@ from headrace.broker.session import Session
 from headrace.broker.waiting.steps import Work
 from headrace.config.broker import BrokerConfig
 from headrace.protocol.codec import Message
-from headrace.server.compactor import Step
-from headrace.server.syncer import Batch
+from headrace.server.threads.compactor import Step
+from headrace.server.threads.syncer import Batch
 
 
 class ServedBroker(Protocol):

@@ -56,7 +56,7 @@ from headrace.security.oauthbearer import OAuthBearerClient
 from headrace.security.plain import PlainServer
 from headrace.security.principal import Principal
 from headrace.security.scram import ScramClient, ScramMechanism, ScramServer, credential_of
-from headrace.server.framing import BadFrameError
+from headrace.server.connections.framing import BadFrameError
 from headrace.server.limits import MIB, ServerLimits
 from tests.fixtures.broker_harness import BrokerHarness, batch, fetch_request, produce_request
 from tests.unit.server.test_framing import buffer_of

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 
 from headrace.ports import Journal
-from headrace.server.budget import MemoryBudget
-from headrace.server.connection import Connection
+from headrace.server.connections.budget import MemoryBudget
+from headrace.server.connections.connection import Connection
 from headrace.server.hub_interface import CloseConnectionError, Slot
 from headrace.server.limits import ServerLimits
 from headrace.types import FileRange, Payload

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from headrace.protocol.messages.produce import ProduceRequest, TopicProduceData
-from headrace.server.admission import Admission, longest_list
+from headrace.server.connections.admission import Admission, longest_list
 from headrace.server.limits import ServerLimits
 
 LIMITS = ServerLimits(

@@ -11,8 +11,8 @@ from headrace.config.listeners import SecurityProtocol
 from headrace.errors import ProtocolError
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.sasl_handshake import SaslHandshakeRequest
+from headrace.server.connections.request_codec import decode
 from headrace.server.hub_interface import CloseConnectionError
-from headrace.server.request_codec import decode
 
 NOT_A_MESSAGE = b"\x7f\xff\xff\xff"
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from headrace.server.connection import Connection
-from headrace.server.hangup import notice_closed
+from headrace.server.connections.connection import Connection
+from headrace.server.connections.hangup import notice_closed
 from headrace.server.hub_interface import Slot
 from headrace.server.limits import ServerLimits
 from headrace.types import Payload

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from headrace.server.compactor import Compactor
+from headrace.server.threads.compactor import Compactor
 from tests.unit.server.loops import on_loop
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from headrace.server import connection as module
-from headrace.server import outgoing
-from headrace.server.connection import Connection
+from headrace.server.connections import connection as module
+from headrace.server.connections import outgoing
+from headrace.server.connections.connection import Connection
 from headrace.server.limits import KIB, MIB, ServerLimits
 from headrace.types import FileRange
 from tests.unit.server.fakes import (
@@ -260,7 +260,7 @@ async def test_many_system_calls_of_one_response_are_divided_into_turns(
         calls += 1
         return count  # a receiver that is never slow
 
-    monkeypatch.setattr("headrace.server.outgoing.os.sendfile", sendfile)
+    monkeypatch.setattr("headrace.server.connections.outgoing.os.sendfile", sendfile)
     monkeypatch.setattr(
         outgoing, "READ_MAX_BYTES", 0
     )  # all ranges by sendfile, as in a long response

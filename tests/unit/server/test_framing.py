@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.server.budget import MemoryBudget
-from headrace.server.framing import BadFrameError, ReceiveBuffer
+from headrace.server.connections.budget import MemoryBudget
+from headrace.server.connections.framing import BadFrameError, ReceiveBuffer
 from headrace.server.limits import KIB, MIB, ServerLimits
 from tests.unit.server.fakes import PRODUCE, framed
 

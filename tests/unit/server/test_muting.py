@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from headrace.server.connection import Connection
+from headrace.server.connections.connection import Connection
 from headrace.server.hub_interface import Slot
 from headrace.server.limits import ServerLimits
 from headrace.types import Payload

@@ -13,7 +13,7 @@ import pytest
 from headrace.clock import SteadyClock
 from headrace.config.listeners import ListenAddress
 from headrace.errors import ConfigError
-from headrace.server.budget import MemoryBudget
+from headrace.server.connections.budget import MemoryBudget
 from headrace.server.listen import bind
 from headrace.server.log import LoggingJournal, RateLimited, configure_logging
 from headrace.server.timers import BrokerTimer

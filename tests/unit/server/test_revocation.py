@@ -16,10 +16,10 @@ from headrace.security.certificates import (
     CertificateError,
     read_revocation_list,
 )
-from headrace.server.client_authorities import can_name
-from headrace.server.revocation import FILE_BYTES_LIMIT, read_lists
-from headrace.server.tls import TlsChannel, TlsError
-from headrace.server.tls_context import ServerTls
+from headrace.server.tls.channel import TlsChannel, TlsError
+from headrace.server.tls.client_authorities import can_name
+from headrace.server.tls.context import ServerTls
+from headrace.server.tls.revocation import FILE_BYTES_LIMIT, read_lists
 from tests.fixtures.certificates import Certificates, KeyPair, make_certificates
 from tests.unit.server.fakes import RecordingJournal
 from tests.unit.server.tls_fakes import client_context
@@ -201,7 +201,9 @@ def test_bytes_that_are_no_list(der: bytes) -> None:
 
 
 def test_the_request_for_a_certificate_names_the_authorities(certificates: Certificates) -> None:
-    assert can_name(), "see whether headrace.server.client_authorities knows this version of Python"
+    assert can_name(), (
+        "see whether headrace.server.tls.client_authorities knows this version of Python"
+    )
     listener = Listener(certificates)
     # In TLS 1.2 the request is not encrypted: it follows the client's first message.
     server = TlsChannel(listener.tls.context)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from headrace.server.syncer import Batch, Syncer, Task
+from headrace.server.threads.syncer import Batch, Syncer, Task
 from tests.unit.server.loops import on_loop
 
 

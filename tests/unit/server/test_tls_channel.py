@@ -9,7 +9,7 @@ import ssl
 
 import pytest
 
-from headrace.server.tls import FEED_BYTES, TlsChannel, TlsError, TlsWriter
+from headrace.server.tls.channel import FEED_BYTES, TlsChannel, TlsError, TlsWriter
 from tests.fixtures.certificates import Certificates, make_certificates
 from tests.unit.server.tls_fakes import client_context, server_tls
 

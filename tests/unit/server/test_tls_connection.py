@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from headrace.server import tls as tls_module
 from headrace.server.limits import KIB, MIB, ServerLimits
-from headrace.server.tls import TlsChannel
-from headrace.server.tls_connection import TlsConnection
+from headrace.server.tls import channel as tls_module
+from headrace.server.tls.channel import TlsChannel
+from headrace.server.tls.connection import TlsConnection
 from tests.fixtures.certificates import Certificates, make_certificates
 from tests.unit.server import test_connection
 from tests.unit.server.fakes import PRODUCE, CountingFile, FakeHub, framed, reply, serving

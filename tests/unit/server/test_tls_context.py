@@ -10,7 +10,7 @@ import pytest
 
 from headrace.config.broker import parse_broker_config
 from headrace.errors import ConfigError
-from headrace.server.tls_context import ServerTls, make_context
+from headrace.server.tls.context import ServerTls, make_context
 from tests.fixtures.certificates import LOOPBACK, PASSWORD, Certificates, make_certificates
 from tests.unit.server.fakes import RecordingJournal
 

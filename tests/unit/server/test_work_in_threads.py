@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from headrace.server.aside import Aside
+from headrace.server.threads.aside import Aside
 from tests.unit.server.loops import on_loop
 
 

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from headrace.config.broker import parse_broker_config
 from headrace.config.listeners import Listener, parse_listener, parse_protocol_map
-from headrace.server.tls_connection import TlsConnection
-from headrace.server.tls_context import ServerTls
+from headrace.server.tls.connection import TlsConnection
+from headrace.server.tls.context import ServerTls
 from tests.fixtures.certificates import Certificates, KeyPair
 from tests.unit.server.fakes import Client, FakeHub, RecordingJournal, serving
 

@@ -11,7 +11,7 @@ from headrace.config.broker import BrokerConfig, parse_broker_config
 from headrace.config.listeners import Listener
 from headrace.errors import ConfigError
 from headrace.server.listen import chosen_listeners
-from headrace.server.tls_context import ServerTls
+from headrace.server.tls.context import ServerTls
 from headrace.spark.doctor import Finding
 from headrace.storage.permissions import exposure
 

@@ -28,9 +28,9 @@ from headrace.security.certificates import (
     read_certificate,
 )
 from headrace.security.principal_mapping import PrincipalMapping
-from headrace.server.client_authorities import name_authorities
-from headrace.server.handshake_turns import HandshakeTurns
-from headrace.server.revocation import EndsOfLists, check_against, read_lists
+from headrace.server.tls.client_authorities import name_authorities
+from headrace.server.tls.handshake_turns import HandshakeTurns
+from headrace.server.tls.revocation import EndsOfLists, check_against, read_lists
 
 WARN_DAYS: Final = 30
 """The number of days before the end of a certificate from which on the log has a warning, once a day."""

@@ -13,7 +13,7 @@ import ssl
 from collections.abc import Callable
 from typing import Final, cast
 
-from headrace.server.outgoing import SocketWriter, TruncatedFileError
+from headrace.server.connections.outgoing import SocketWriter, TruncatedFileError
 from headrace.types import Buffer, FileRange
 
 CHUNK_BYTES: Final = 64 * 1024

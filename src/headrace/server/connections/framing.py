@@ -11,7 +11,7 @@ from typing import Final
 
 from headrace.errors import ProtocolError
 from headrace.protocol.api_keys import ApiKey
-from headrace.server.budget import MemoryBudget, Waiter
+from headrace.server.connections.budget import MemoryBudget, Waiter
 from headrace.server.limits import ServerLimits
 
 _LENGTH: Final = struct.Struct(">i")

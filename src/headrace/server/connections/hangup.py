@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from headrace.server.connection import Connection
+    from headrace.server.connections.connection import Connection
 
 _PEER_CLOSED: Final = getattr(select, "POLLRDHUP", 0)
 """The poll event of a client that sends no more; 0 on systems that report only that both directions are closed."""

@@ -12,12 +12,12 @@ from headrace.config.listeners import Listener
 from headrace.security.certificates import CertificateError, read_certificate
 from headrace.security.principal import Principal
 from headrace.security.principal_mapping import MappingError
-from headrace.server.connection import Connection
-from headrace.server.framing import BadFrameError
+from headrace.server.connections.connection import Connection
+from headrace.server.connections.framing import BadFrameError
+from headrace.server.connections.outgoing import SocketWriter
 from headrace.server.hub_interface import Hub
-from headrace.server.outgoing import SocketWriter
-from headrace.server.tls import TlsChannel, TlsError, TlsWriter
-from headrace.server.tls_context import ServerTls
+from headrace.server.tls.channel import TlsChannel, TlsError, TlsWriter
+from headrace.server.tls.context import ServerTls
 
 _RECORD_BYTES: Final = 18 * 1024
 """The size of the largest TLS record in bytes. The buffer for ciphertext is so much larger than the one for

@@ -4,7 +4,7 @@ A request that arrives in pieces uses memory until it is complete. When the budg
 more memory stops reading and waits in a queue. Several incomplete requests could then wait for each other for ever. So
 one connection at a time may exceed the budget: it has the overdraft. The memory is bounded by the budget and one
 request of the largest size. A client that stalls while its connection has the overdraft is closed by the time-outs of
-`headrace.server.stalls`.
+`headrace.server.connections.stalls`.
 """
 
 from __future__ import annotations

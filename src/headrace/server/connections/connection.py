@@ -21,11 +21,11 @@ from typing import Any, Final, cast
 
 from headrace.broker.session import Session
 from headrace.config.listeners import ANY_PLAINTEXT, Listener
-from headrace.server.framing import BadFrameError, ReceiveBuffer
+from headrace.server.connections.framing import BadFrameError, ReceiveBuffer
+from headrace.server.connections.outgoing import SocketWriter, TruncatedFileError
+from headrace.server.connections.socket_options import set_socket_options
+from headrace.server.connections.stalls import stalled_authentication, stalled_frame, stalled_write
 from headrace.server.hub_interface import CloseConnectionError, Hub, Slot
-from headrace.server.outgoing import SocketWriter, TruncatedFileError
-from headrace.server.socket_options import set_socket_options
-from headrace.server.stalls import stalled_authentication, stalled_frame, stalled_write
 from headrace.types import Payload
 
 _REQUESTS_PER_TURN: Final = 256

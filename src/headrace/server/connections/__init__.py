@@ -1,0 +1,1 @@
+"""Client connections: limits, framing, reading and writing."""

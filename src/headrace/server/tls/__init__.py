@@ -1,0 +1,1 @@
+"""TLS of listeners: certificates, handshakes and the encrypted channel."""
