@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from headrace.core.coordinator.state.classic_group import ClassicGroup
 from headrace.core.coordinator.state.classic_states import GroupState
-from headrace.core.deferred import Deferred
+from headrace.deferred import Deferred
 from headrace.errors import ErrorCode
 from tests.fixtures.group_clients import PARTITIONS, RETRIED, GroupClient, converge
 from tests.fixtures.group_harness import (

@@ -18,7 +18,7 @@ from headrace.core.coordinator.classic import join, membership, rebalance
 from headrace.core.coordinator.runtime import ShardRuntime
 from headrace.core.coordinator.state.classic_group import ClassicGroup
 from headrace.core.coordinator.state.shard import GroupShard
-from headrace.core.deferred import Deferred
+from headrace.deferred import Deferred
 from headrace.errors import ErrorCode
 from tests.property.test_group_coordinator import EXAMPLES, STEPS, GroupCoordinatorMachine
 

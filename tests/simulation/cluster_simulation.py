@@ -10,7 +10,7 @@ from typing import Any
 
 from headrace.broker.context import RequestContext
 from headrace.broker.session import LOCAL
-from headrace.core.deferred import Deferred
+from headrace.deferred import Deferred
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.codec import Message
 from headrace.protocol.frame import RequestHeader

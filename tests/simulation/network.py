@@ -21,7 +21,7 @@ from headrace.clients.engine import Engine, Task
 from headrace.clients.flows.effects import ClientState, Flow
 from headrace.clients.network.links import Link
 from headrace.clients.network.pool import Pool
-from headrace.core.deferred import Deferred
+from headrace.deferred import Deferred
 from headrace.errors import HeadraceError
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.codec import Message

@@ -34,8 +34,8 @@ from headrace.broker.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from headrace.broker.waiting.steps import LARGE_REQUEST_BYTES, Work
 from headrace.config.broker import BrokerConfig
 from headrace.core.coordinator.runtime import Reply
-from headrace.core.deferred import Deferred
 from headrace.core.log import Rewriting, RunTasks, run_in_turn
+from headrace.deferred import Deferred
 from headrace.ports import Entropy, FileSystem, Journal, MetadataStore, OpenStorage
 from headrace.protocol.codec import Message
 from headrace.protocol.messages.api_versions import ApiVersionsResponse

@@ -27,7 +27,7 @@ from headrace.broker.quotas.throttling import (
 )
 from headrace.broker.services import Services
 from headrace.broker.waiting.steps import ENTRY_COST, Work
-from headrace.core.deferred import Deferred
+from headrace.deferred import Deferred
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.codec import Message
 

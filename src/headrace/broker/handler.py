@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar
 from headrace.broker.context import RequestContext
 from headrace.broker.services import Services
 from headrace.broker.waiting.steps import Work
-from headrace.core.deferred import Deferred
+from headrace.deferred import Deferred
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.versions import VersionRange
 

@@ -19,8 +19,8 @@ from typing import Any, Final, TypeVar
 from headrace.broker.session import Session
 from headrace.broker.waiting.purgatory import Purgatory
 from headrace.broker.waiting.steps import STEP_COST, Steps, Work
-from headrace.core.deferred import Deferred
 from headrace.core.log import LogConfig, require_timely, validate_batch
+from headrace.deferred import Deferred
 from headrace.errors import ApiError, CorruptRecordError, ErrorCode, InvalidRecordError
 from headrace.records.batch import (
     COMPRESSION_MASK,

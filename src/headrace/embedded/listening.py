@@ -34,7 +34,7 @@ from headrace.broker.waiting.steps import Work
 from headrace.clock import SteadyClock
 from headrace.config import listeners
 from headrace.config.broker import BrokerConfig
-from headrace.core.deferred import Deferred
+from headrace.deferred import Deferred
 from headrace.embedded.runtime import BrokerRuntime
 from headrace.errors import ConfigError
 from headrace.ports import Journal

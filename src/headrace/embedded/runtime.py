@@ -30,7 +30,7 @@ from headrace.clients.flows.effects import Call
 from headrace.clients.network.versions import choose_version, our_range, version_table
 from headrace.clock import SteadyClock
 from headrace.config import listeners
-from headrace.core.deferred import Deferred
+from headrace.deferred import Deferred
 from headrace.embedded import background
 from headrace.embedded.answers import PEER, failure, with_records_in_memory
 from headrace.embedded.clock import Clock, ManualClock

@@ -16,7 +16,7 @@ from headrace.broker.context import CloseConnection, RequestContext
 from headrace.broker.quotas.throttling import pause_in
 from headrace.clock import SteadyClock
 from headrace.config.broker import BrokerConfig
-from headrace.core.deferred import Deferred
+from headrace.deferred import Deferred
 from headrace.errors import ProtocolError
 from headrace.ports import Journal
 from headrace.protocol.api_keys import ApiKey

@@ -9,7 +9,7 @@ from headrace.broker.broker import Broker as CoreBroker
 from headrace.broker.context import RequestContext
 from headrace.clients.drivers.local_target import LocalClient
 from headrace.core.deadlines import Deadlines
-from headrace.core.deferred import Deferred
+from headrace.deferred import Deferred
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.codec import Message
 

@@ -10,7 +10,7 @@ import typing
 from functools import cache
 from typing import Any, Final, TypeVar
 
-from headrace.core.deferred import Deferred
+from headrace.deferred import Deferred
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.codec import Structure

@@ -18,7 +18,7 @@ from headrace.clients.drivers import client_state
 from headrace.clients.engine import Engine, Task
 from headrace.clients.network.links import Link
 from headrace.clients.network.pool import Pool
-from headrace.core.deferred import Deferred
+from headrace.deferred import Deferred
 from headrace.errors import AuthenticationError, ClosedError, ErrorCode, ProtocolError
 from headrace.protocol.codec import Message, Structure
 from headrace.protocol.frame import decode_request, encode_response

@@ -12,7 +12,7 @@ from headrace.broker.quotas.throttling import Throttled
 from headrace.broker.session import Session
 from headrace.clock import SteadyClock
 from headrace.config.broker import parse_broker_config
-from headrace.core.deferred import Deferred
+from headrace.deferred import Deferred
 from headrace.protocol.frame import RequestHeader, encode_request
 from headrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from headrace.server import hub as hubs

@@ -12,7 +12,7 @@ from headrace.broker.waiting.purgatory import Purgatory
 from headrace.broker.waiting.steps import ENCODING_COST, STEP_COST, Steps
 from headrace.clock import SteadyClock
 from headrace.config.broker import parse_broker_config
-from headrace.core.deferred import Deferred
+from headrace.deferred import Deferred
 from headrace.protocol.frame import RequestHeader, encode_request, encode_response
 from headrace.protocol.messages.list_offsets import (
     ListOffsetsPartitionResponse,

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.broker.context import RequestContext
 from headrace.broker.dispatch import APIS
-from headrace.core.deferred import Deferred
+from headrace.deferred import Deferred
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.frame import RequestHeader, encode_response, request_class, response_class

@@ -25,7 +25,7 @@ from headrace.broker.waiting.purgatory import Purgatory
 from headrace.config.broker import BrokerConfig
 from headrace.config.jaas import plain_users
 from headrace.config.security import BrokerSecurityConfig
-from headrace.core.deferred import Deferred
+from headrace.deferred import Deferred
 from headrace.errors import ConfigError, ErrorCode
 from headrace.ports import Entropy, Journal
 from headrace.protocol.api_keys import ApiKey

@@ -14,7 +14,7 @@ from headrace.broker.session import Session
 from headrace.broker.waiting.steps import Steps, Work
 from headrace.core.coordinator.state.assignors import OWN_ASSIGNORS, ServerAssignor
 from headrace.core.coordinator.state.topics import Matches, TopicInfo
-from headrace.core.deferred import Deferred
+from headrace.deferred import Deferred
 from headrace.errors import ApiError, ConfigError, ErrorCode
 from headrace.ports import Journal
 

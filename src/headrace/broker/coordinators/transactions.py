@@ -16,8 +16,8 @@ from headrace.core.coordinator.transaction.config import TransactionConfig
 from headrace.core.coordinator.transaction.coordinator import TransactionCoordinator
 from headrace.core.coordinator.transaction.producers import ProducerIdAndEpoch
 from headrace.core.coordinator.transaction.shard import TransactionOutcome
-from headrace.core.deferred import Deferred
 from headrace.core.log import Marker
+from headrace.deferred import Deferred
 from headrace.errors import ApiError, ErrorCode, StorageError
 from headrace.ports import Journal
 from headrace.types import TopicPartition

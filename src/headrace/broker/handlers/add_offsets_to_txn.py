@@ -16,7 +16,7 @@ from headrace.broker.services import Services
 from headrace.broker.topic_names import OFFSETS_TOPIC
 from headrace.core.coordinator.group_coordinator import is_valid_group_id
 from headrace.core.coordinator.transaction.producers import ProducerIdAndEpoch
-from headrace.core.deferred import Deferred
+from headrace.deferred import Deferred
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.add_offsets_to_txn import (

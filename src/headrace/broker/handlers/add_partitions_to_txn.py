@@ -22,7 +22,7 @@ from headrace.broker.services import Services
 from headrace.broker.waiting.steps import ENCODING_COST, ENTRY_COST, GROUP_COST, Work, value_of
 from headrace.core.coordinator.runtime import Reply, gather
 from headrace.core.coordinator.transaction.producers import ProducerIdAndEpoch
-from headrace.core.deferred import Deferred
+from headrace.deferred import Deferred
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.add_partitions_to_txn import (

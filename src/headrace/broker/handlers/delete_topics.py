@@ -24,7 +24,7 @@ from headrace.broker.waiting.steps import (
     Work,
 )
 from headrace.core.coordinator.runtime import Reply, gather
-from headrace.core.deferred import Deferred
+from headrace.deferred import Deferred
 from headrace.errors import (
     ApiError,
     ErrorCode,

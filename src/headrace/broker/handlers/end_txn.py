@@ -21,7 +21,7 @@ from headrace.broker.context import RequestContext
 from headrace.broker.coordinators.transaction_versions import bumps_epoch, for_version
 from headrace.broker.services import Services
 from headrace.core.coordinator.transaction.producers import ProducerIdAndEpoch
-from headrace.core.deferred import Deferred
+from headrace.deferred import Deferred
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse

@@ -22,7 +22,7 @@ from headrace.broker.context import RequestContext
 from headrace.broker.coordinators.transaction_versions import for_version
 from headrace.broker.services import Services
 from headrace.core.coordinator.transaction.producers import ProducerIdAndEpoch
-from headrace.core.deferred import Deferred
+from headrace.deferred import Deferred
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.init_producer_id import (

@@ -20,7 +20,7 @@ from typing import Final
 from headrace.broker.context import RequestContext
 from headrace.broker.coordinators.group_origin import origin_of
 from headrace.broker.services import Services
-from headrace.core.deferred import Deferred
+from headrace.deferred import Deferred
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse

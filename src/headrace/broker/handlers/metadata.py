@@ -34,7 +34,7 @@ from headrace.broker.partitions.topic import Topic
 from headrace.broker.services import Services
 from headrace.broker.topic_names import INTERNAL_TOPICS, OFFSETS_TOPIC, check_topic_name
 from headrace.broker.waiting.steps import CREATION_COST, ENTRY_COST, Work
-from headrace.core.deferred import Deferred
+from headrace.deferred import Deferred
 from headrace.errors import ApiError, ErrorCode, UnknownTopicOrPartitionError
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.codec import ZERO_UUID

@@ -19,7 +19,7 @@ from headrace.broker.context import RequestContext
 from headrace.broker.services import Services
 from headrace.broker.waiting.steps import ENTRY_COST, Work, value_of
 from headrace.core.coordinator.runtime import Reply, gather
-from headrace.core.deferred import Deferred
+from headrace.deferred import Deferred
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.offset_commit import (

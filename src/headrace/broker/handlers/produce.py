@@ -53,7 +53,7 @@ from headrace.broker.waiting.steps import (
     finished,
     value_of,
 )
-from headrace.core.deferred import Deferred
+from headrace.deferred import Deferred
 from headrace.errors import ApiError, ErrorCode, InvalidTopicError
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.produce import (

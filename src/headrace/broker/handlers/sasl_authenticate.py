@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from headrace.broker.context import RequestContext
 from headrace.broker.services import Services
-from headrace.core.deferred import Deferred
+from headrace.deferred import Deferred
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.sasl_authenticate import (
     SaslAuthenticateRequest,

@@ -24,7 +24,7 @@ from headrace.broker.waiting.steps import ENTRY_COST, Work, value_of
 from headrace.core.coordinator.any_group.transactional import commit_failed
 from headrace.core.coordinator.runtime import Reply, gather
 from headrace.core.coordinator.transaction.producers import ProducerIdAndEpoch
-from headrace.core.deferred import Deferred
+from headrace.deferred import Deferred
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.txn_offset_commit import (

@@ -18,8 +18,8 @@ from headrace.broker.partitions.partition import Partition
 from headrace.broker.services import Services
 from headrace.broker.waiting.purgatory import Purgatory
 from headrace.broker.waiting.steps import ENTRY_COST, Work
-from headrace.core.deferred import Deferred
 from headrace.core.log import Marker
+from headrace.deferred import Deferred
 from headrace.errors import ApiError, ErrorCode, InvalidTopicError
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.write_txn_markers import (

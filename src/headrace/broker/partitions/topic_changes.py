@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from headrace.broker.waiting.steps import Steps, Work
 from headrace.core.coordinator.runtime import Reply
-from headrace.core.deferred import Deferred
+from headrace.deferred import Deferred
 
 T = TypeVar("T")
 

@@ -22,8 +22,8 @@ from headrace.broker.quotas.client_quotas import (
     ClientQuotas,
 )
 from headrace.broker.waiting.fetch_sessions import Fetch
-from headrace.core.deferred import Deferred
 from headrace.core.quota import SampledRate, TrackedRates, Windows
+from headrace.deferred import Deferred
 from headrace.protocol.codec import Message
 from headrace.protocol.messages.fetch import FetchRequest, FetchResponse, FetchTopic
 

@@ -14,7 +14,7 @@ from headrace.broker.session import Session
 from headrace.broker.waiting.notices import WatchedPartition
 from headrace.broker.waiting.purgatory import Purgatory
 from headrace.core.coordinator.runtime import Reply
-from headrace.core.deferred import Deferred
+from headrace.deferred import Deferred
 from headrace.protocol.messages.fetch import FetchResponse
 
 _MIB: Final = 1024 * 1024

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from headrace.broker.waiting.purgatory import Purgatory
-from headrace.core.deferred import Deferred
+from headrace.deferred import Deferred
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.produce import PartitionProduceResponse, ProduceResponse
 

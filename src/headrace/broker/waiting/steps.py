@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 from headrace.broker.session import LOCAL, Session
 from headrace.broker.waiting.purgatory import Purgatory
 from headrace.core.coordinator.runtime import Reply
-from headrace.core.deferred import Deferred
+from headrace.deferred import Deferred
 
 STEP_COST: Final = 4 << 20
 """The cost after which a step ends: some 15 milliseconds, and the last piece of work."""

@@ -28,7 +28,7 @@ from functools import partial
 from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from headrace.core.deadlines import Deadlines
-from headrace.core.deferred import Deferred
+from headrace.deferred import Deferred
 from headrace.errors import ApiError, ErrorCode, StorageError
 from headrace.ports import Journal
 from headrace.types import Buffer

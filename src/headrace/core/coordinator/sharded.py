@@ -20,7 +20,7 @@ from headrace.core.coordinator.runtime import (
     gather,
 )
 from headrace.core.deadlines import Deadlines
-from headrace.core.deferred import Deferred
+from headrace.deferred import Deferred
 from headrace.errors import ErrorCode
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from headrace.broker.context import RequestContext
 from headrace.broker.dispatch import APIS
 from headrace.broker.session import Session
 from headrace.config.options import Option, OptionType
-from headrace.core.deferred import Deferred
+from headrace.deferred import Deferred
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.codec import Message
 from headrace.protocol.frame import RequestHeader

@@ -13,7 +13,7 @@ from headrace.broker.handlers.metadata import CREATIONS_PER_REQUEST
 from headrace.broker.session import Session
 from headrace.broker.waiting.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH
 from headrace.broker.waiting.steps import CREATION_COST, LARGE_REQUEST_BYTES, STEP_COST
-from headrace.core.deferred import Deferred
+from headrace.deferred import Deferred
 from headrace.errors import ErrorCode
 from headrace.protocol.frame import RequestHeader
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest

@@ -20,7 +20,7 @@ from headrace.broker.waiting.delayed_fetch import (
 )
 from headrace.broker.waiting.notices import LOOKS_PER_ROUND
 from headrace.broker.waiting.purgatory import EXPIRED_PER_ROUND, READS_PER_ROUND
-from headrace.core.deferred import Deferred
+from headrace.deferred import Deferred
 from headrace.errors import ErrorCode
 from headrace.protocol.frame import RequestHeader
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState

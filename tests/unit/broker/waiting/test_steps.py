@@ -9,7 +9,7 @@ from headrace.broker.context import CloseConnection
 from headrace.broker.session import Session
 from headrace.broker.waiting.purgatory import Purgatory
 from headrace.broker.waiting.steps import STEP_COST, Steps, Work, value_of
-from headrace.core.deferred import Deferred
+from headrace.deferred import Deferred
 
 
 def work(name: str, costs: list[int], done: list[str]) -> Generator[int, None, str]:

@@ -17,7 +17,7 @@ from headrace.core.coordinator.runtime import (
     gather,
 )
 from headrace.core.deadlines import Deadlines
-from headrace.core.deferred import Deferred
+from headrace.deferred import Deferred
 from headrace.errors import ApiError, CorruptRecordError, ErrorCode
 from headrace.records.builder import build_batch
 from headrace.records.reader import read_records

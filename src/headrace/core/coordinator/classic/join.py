@@ -25,7 +25,7 @@ from headrace.core.coordinator.state.memory import GROUP_BYTES, PENDING_BYTES
 from headrace.core.coordinator.state.records import GenerationRecord
 from headrace.core.coordinator.state.shard import SESSION, GroupShard
 from headrace.core.coordinator.state.subscription import Protocol, size_of, subscribed_topics
-from headrace.core.deferred import Deferred
+from headrace.deferred import Deferred
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 

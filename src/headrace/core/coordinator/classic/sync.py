@@ -8,7 +8,7 @@ from headrace.core.coordinator.state.classic_group import ClassicGroup, ClassicG
 from headrace.core.coordinator.state.classic_states import GroupState
 from headrace.core.coordinator.state.records import GenerationRecord
 from headrace.core.coordinator.state.shard import GroupShard
-from headrace.core.deferred import Deferred
+from headrace.deferred import Deferred
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 

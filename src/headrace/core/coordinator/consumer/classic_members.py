@@ -50,7 +50,7 @@ from headrace.core.coordinator.state.subscription import (
     read_subscription,
 )
 from headrace.core.coordinator.state.topics import TopicsView, known_topics, metadata_hash
-from headrace.core.deferred import Deferred
+from headrace.deferred import Deferred
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from headrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse

@@ -15,7 +15,7 @@ from headrace.core.coordinator.state.classic_states import GroupState
 from headrace.core.coordinator.state.memory import GROUP_BYTES, MEMBER_BYTES, PENDING_BYTES
 from headrace.core.coordinator.state.records import Generation, StoredMember
 from headrace.core.coordinator.state.subscription import GroupSubscription, Protocol, size_of
-from headrace.core.deferred import Deferred
+from headrace.deferred import Deferred
 from headrace.protocol.messages.join_group import JoinGroupResponse
 from headrace.protocol.messages.sync_group import SyncGroupResponse
 

@@ -23,8 +23,8 @@ from headrace.core.coordinator.state.records import (
 )
 from headrace.core.coordinator.state.stops import Stops
 from headrace.core.coordinator.state.topics import NoTopics, TopicsView
-from headrace.core.deferred import Deferred
 from headrace.core.log import Marker
+from headrace.deferred import Deferred
 from headrace.errors import ErrorCode
 from headrace.ports import Entropy, Journal
 from headrace.protocol.messages.join_group import JoinGroupResponse

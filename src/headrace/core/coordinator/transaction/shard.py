@@ -15,7 +15,7 @@ from headrace.core.coordinator.transaction.records import (
 )
 from headrace.core.coordinator.transaction.states import PREPARED, TransactionState
 from headrace.core.coordinator.transaction.usage import Usage
-from headrace.core.deferred import Deferred
+from headrace.deferred import Deferred
 from headrace.errors import ApiError, ErrorCode
 from headrace.ports import Journal
 from headrace.types import Buffer, TopicPartition

@@ -24,7 +24,7 @@ from headrace.core.coordinator.transaction.shard import (
     TransactionShard,
 )
 from headrace.core.coordinator.transaction.states import COMPLETE, PREPARED, TransactionState
-from headrace.core.deferred import Deferred
+from headrace.deferred import Deferred
 from headrace.errors import ApiError, ErrorCode
 from headrace.types import NO_PRODUCER_ID, TopicPartition
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from headrace.core.coordinator.state import memory
-from headrace.core.deferred import Deferred
 from headrace.core.log import Marker
+from headrace.deferred import Deferred
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.delete_groups import DeletableGroupResult
 from headrace.protocol.messages.offset_fetch import (

@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from headrace.core.deferred import Deferred
+from headrace.deferred import Deferred
 
 
 def test_callbacks_run_in_order_when_it_is_resolved_and_at_once_afterwards():
