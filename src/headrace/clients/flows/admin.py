@@ -167,7 +167,7 @@ def create_topics(
         state,
         request,
         CreateTopicsResponse,
-        lambda answer: _not_controller(topic.error_code for topic in answer.topics),
+        lambda response: _not_controller(topic.error_code for topic in response.topics),
         timeout_ms,
     )
     outcomes = {
@@ -197,7 +197,7 @@ def delete_topics(
         state,
         request,
         DeleteTopicsResponse,
-        lambda answer: _not_controller(topic.error_code for topic in answer.responses),
+        lambda response: _not_controller(topic.error_code for topic in response.responses),
         timeout_ms,
     )
     for name in names:

@@ -85,7 +85,7 @@ def create_partitions(
         state,
         request,
         CreatePartitionsResponse,
-        lambda answer: _not_controller(result.error_code for result in answer.results),
+        lambda response: _not_controller(result.error_code for result in response.results),
         timeout_ms,
     )
     state.stale_topics.update(counts)
@@ -211,7 +211,7 @@ def delete_groups(state: ClientState, groups: Iterable[str]) -> Flow[dict[str, A
             group,
             DeleteGroupsRequest(groups_names=[group]),
             DeleteGroupsResponse,
-            lambda answer: answer.results[0].error_code if answer.results else 0,
+            lambda response: response.results[0].error_code if response.results else 0,
         )
         if not response.results:
             raise ProtocolError(f"the coordinator's response has no result for group {group!r}")
@@ -242,7 +242,7 @@ def delete_offsets(
         ],
     )
     response = yield from ask_coordinator(
-        state, group, request, OffsetDeleteResponse, lambda answer: answer.error_code
+        state, group, request, OffsetDeleteResponse, lambda response: response.error_code
     )
     raise_for(response.error_code, f"group {group!r}")
     return {

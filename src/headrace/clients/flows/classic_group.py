@@ -173,7 +173,7 @@ def heartbeat(
             settings.group_id,
             request,
             HeartbeatResponse,
-            lambda answer: answer.error_code,
+            lambda response: response.error_code,
             timeout_ms=max(1, settings.session_timeout_ms // ATTEMPTS_A_SESSION),
             attempts=1,
         )

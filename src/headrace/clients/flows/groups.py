@@ -95,7 +95,7 @@ def describe_groups(state: ClientState, groups: Iterable[str]) -> Flow[dict[str,
             group,
             DescribeGroupsRequest(groups=[group]),
             DescribeGroupsResponse,
-            lambda answer: answer.groups[0].error_code if answer.groups else 0,
+            lambda response: response.groups[0].error_code if response.groups else 0,
         )
         if not response.groups:
             raise ProtocolError(f"the coordinator's response does not contain group {group!r}")
@@ -120,7 +120,7 @@ def _describe_consumer_group(
             group,
             ConsumerGroupDescribeRequest(group_ids=[group]),
             ConsumerGroupDescribeResponse,
-            lambda answer: answer.groups[0].error_code if answer.groups else 0,
+            lambda response: response.groups[0].error_code if response.groups else 0,
         )
     except ApiError as error:
         if error.code != ErrorCode.UNSUPPORTED_VERSION:
@@ -195,7 +195,7 @@ def remove_member(
         group,
         LeaveGroupRequest(group_id=group, member_id=member_id, members=[identity]),
         LeaveGroupResponse,
-        lambda answer: answer.error_code,
+        lambda response: response.error_code,
     )
     name = group_instance_id or member_id
     code = next((member.error_code for member in response.members if member.error_code), 0)

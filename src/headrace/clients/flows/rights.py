@@ -74,7 +74,7 @@ def rights_on_group(state: ClientState, group: str) -> Flow[Rights]:
             group,
             DescribeGroupsRequest(groups=[group], include_authorized_operations=True),
             DescribeGroupsResponse,
-            lambda answer: answer.groups[0].error_code if answer.groups else 0,
+            lambda response: response.groups[0].error_code if response.groups else 0,
         )
     except ApiError as error:
         if error.code != ErrorCode.UNSUPPORTED_VERSION:

@@ -108,7 +108,7 @@ def _ask(state: ClientState, group: str, wanted: HeadraceStop) -> Flow[HeadraceS
     # The request names no member to remove, so a broker that does not know the tagged field does nothing.
     request = LeaveGroupRequest(group_id=group, headrace_stop=wanted)
     response = yield from ask_coordinator(
-        state, group, request, LeaveGroupResponse, lambda answer: answer.error_code
+        state, group, request, LeaveGroupResponse, lambda response: response.error_code
     )
     if response.headrace_stop is not None:
         return response.headrace_stop

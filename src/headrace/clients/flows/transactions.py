@@ -131,7 +131,7 @@ def init_producer_id(state: ClientState, who: TransactionalProducer) -> Flow[Non
         producer_epoch=who.identity.producer_epoch,
     )
     response = yield from _ask(
-        state, who, request, InitProducerIdResponse, lambda answer: answer.error_code
+        state, who, request, InitProducerIdResponse, lambda response: response.error_code
     )
     who.identity = ProducerIdentity(response.producer_id, response.producer_epoch)
 
@@ -192,7 +192,7 @@ def send_offsets(
             group_id=member.group_id,
         )
         yield from _ask(
-            state, who, announcement, AddOffsetsToTxnResponse, lambda answer: answer.error_code
+            state, who, announcement, AddOffsetsToTxnResponse, lambda response: response.error_code
         )
     request = TxnOffsetCommitRequest(
         transactional_id=who.transactional_id,
@@ -255,7 +255,7 @@ def end_transaction(
         who,
         request,
         EndTxnResponse,
-        lambda answer: answer.error_code,
+        lambda response: response.error_code,
         max_version=None if who.per_transaction else OLDER_END_TXN,
     )
     if response.producer_id >= 0:
