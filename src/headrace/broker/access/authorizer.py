@@ -16,11 +16,11 @@ from functools import partial
 from hashlib import sha256
 from typing import Final
 
-from headrace.broker.metadata.metadata_records import ACLS, AclRecord, decode, encode
 from headrace.broker.metadata.metadata_writer import MetadataWriter
 from headrace.broker.waiting.steps import CREATION_COST, ENTRY_COST, Work, finished
 from headrace.config.authorization import AUTHORIZERS, parse_super_users
 from headrace.config.broker import BrokerConfig
+from headrace.core.cluster.records import ACLS, AclRecord, decode, encode
 from headrace.errors import ApiError, ErrorCode, InvalidRequestError, StorageError
 from headrace.ports import Delete, Journal, Put
 from headrace.security.acls import (

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
-from headrace.broker.metadata.metadata_records import (
+from headrace.broker.metadata.metadata_writer import MetadataWriter
+from headrace.core.cluster.records import (
     SCRAM,
     UNKNOWN_USERS_KEY,
     ScramRecord,
@@ -19,7 +20,6 @@ from headrace.broker.metadata.metadata_records import (
     decode,
     encode,
 )
-from headrace.broker.metadata.metadata_writer import MetadataWriter
 from headrace.errors import ApiError, StorageError
 from headrace.ports import Check, Conflict, Delete, Entropy, Journal, MetadataEntry, Put
 from headrace.security.mechanisms import SaslError

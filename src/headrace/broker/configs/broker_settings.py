@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from headrace.broker.configs.loggers import Loggers
-from headrace.broker.metadata.metadata_records import (
+from headrace.broker.metadata.metadata_writer import MetadataWriter
+from headrace.config.broker import BrokerConfig, with_dynamic_settings
+from headrace.core.cluster.records import (
     BROKER_CONFIGS,
     BrokerConfigRecord,
     decode,
     encode,
 )
-from headrace.broker.metadata.metadata_writer import MetadataWriter
-from headrace.config.broker import BrokerConfig, with_dynamic_settings
 from headrace.errors import (
     ApiError,
     ConfigError,

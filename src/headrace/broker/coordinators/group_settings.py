@@ -6,16 +6,16 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 from urllib.parse import quote, unquote
 
-from headrace.broker.metadata.metadata_records import (
+from headrace.broker.metadata.metadata_writer import MetadataWriter
+from headrace.broker.topic_names import check_topic_name
+from headrace.config.broker import BrokerConfig
+from headrace.config.group import ATTACHMENTS_PREFIX, GroupAttachments, parse_group_settings
+from headrace.core.cluster.records import (
     GROUP_CONFIGS,
     GroupConfigRecord,
     decode,
     encode,
 )
-from headrace.broker.metadata.metadata_writer import MetadataWriter
-from headrace.broker.topic_names import check_topic_name
-from headrace.config.broker import BrokerConfig
-from headrace.config.group import ATTACHMENTS_PREFIX, GroupAttachments, parse_group_settings
 from headrace.core.coordinator.state.config import ConsumerTimes
 from headrace.errors import (
     ApiError,

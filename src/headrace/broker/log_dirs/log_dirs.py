@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from headrace.broker.log_dirs.log_dir import LogDir
-from headrace.broker.metadata.metadata_records import (
+from headrace.config.broker import BrokerConfig
+from headrace.core.cluster.records import (
     LOG_DIRECTORIES,
     TOPICS,
     LogDirectoriesRecord,
@@ -26,7 +27,6 @@ from headrace.broker.metadata.metadata_records import (
     decode,
     encode,
 )
-from headrace.config.broker import BrokerConfig
 from headrace.core.log import RunTasks, Shared, run_in_turn
 from headrace.core.meta_properties import read_meta
 from headrace.errors import ConfigError, InvalidConfigError, StorageError

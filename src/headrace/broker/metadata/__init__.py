@@ -1,1 +1,1 @@
-"""The records of the metadata store, and the writer of the store."""
+"""The writer of the metadata store, and the identity of the broker in the store."""

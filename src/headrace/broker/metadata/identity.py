@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 
-from headrace.broker.metadata.metadata_records import (
+from headrace.core.cluster.records import (
     BROKER_EPOCHS,
     CLUSTER_ID_KEY,
     ClusterIdRecord,

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from headrace.broker.metadata.metadata_records import (
+from headrace.broker.metadata.metadata_writer import MetadataWriter
+from headrace.broker.partitions.topic import Topic
+from headrace.broker.topic_names import check_topic_name
+from headrace.config.broker import BrokerConfig
+from headrace.config.topic_parsing import parse_topic_config
+from headrace.core.cluster.records import (
     DELETED,
     TOPIC_CONFIGS,
     TOPICS,
@@ -15,11 +20,6 @@ from headrace.broker.metadata.metadata_records import (
     decode,
     encode,
 )
-from headrace.broker.metadata.metadata_writer import MetadataWriter
-from headrace.broker.partitions.topic import Topic
-from headrace.broker.topic_names import check_topic_name
-from headrace.config.broker import BrokerConfig
-from headrace.config.topic_parsing import parse_topic_config
 from headrace.errors import (
     ApiError,
     ConfigError,

@@ -22,13 +22,13 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
-from headrace.broker.metadata.metadata_records import (
+from headrace.broker.metadata.metadata_writer import MetadataWriter
+from headrace.core.cluster.records import (
     CLIENT_QUOTAS,
     ClientQuotaRecord,
     decode,
     encode,
 )
-from headrace.broker.metadata.metadata_writer import MetadataWriter
 from headrace.errors import ApiError, ErrorCode, InvalidRequestError, StorageError
 from headrace.ports import Delete, Journal, Put
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from headrace.broker.access import authorizer
-from headrace.broker.metadata.metadata_records import ACLS
 from headrace.broker.session import Session
 from headrace.config.broker import parse_broker_config
+from headrace.core.cluster.records import ACLS
 from headrace.errors import ConfigError, ErrorCode, StorageError
 from headrace.ports import Put
 from headrace.protocol.messages.alter_client_quotas import (

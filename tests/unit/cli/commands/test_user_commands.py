@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from headrace.broker.access.credentials import credential_key
-from headrace.broker.metadata.metadata_records import ScramRecord, decode
 from headrace.cli import main
 from headrace.cli.commands.user_passwords import VARIABLE, ask_password
+from headrace.core.cluster.records import ScramRecord, decode
 from headrace.errors import ConfigError
 from headrace.metadata_stores.sqlite import SqliteMetadataStore
 from headrace.security.scram import ScramCredential, ScramMechanism

@@ -232,13 +232,21 @@ def decode(entry: MetadataEntry, record_type: type[R]) -> R:
     Raises:
         StorageError: The record is damaged, or of a format that this version does not know.
     """
+    found: int | None = None
     try:
         found = msgspec.json.decode(entry.value, type=_FormatOnly).format
         newest = _NEWEST.get(record_type, FORMAT)
-        if not FORMAT <= found <= newest:
+        if found > newest:
             raise StorageError(
-                f"{entry.key}: written in format {found}, this version reads up to {newest}"
+                f"{entry.key}: the entry is written in format {found}, this version reads up to {newest}; "
+                "start the newer version of Headrace that wrote the entry"
             )
+        if found < FORMAT:
+            raise msgspec.ValidationError(f"there is no format {found}")
         return msgspec.json.decode(entry.value, type=record_type)
     except msgspec.MsgspecError as error:
-        raise StorageError(f"{entry.key}: {error}") from error
+        written = "" if found is None else f" in format {found}"
+        raise StorageError(
+            f"{entry.key}: the entry{written} cannot be read: {error}; "
+            "start the version of Headrace that wrote the entry, or restore the metadata from a backup"
+        ) from error
