@@ -144,7 +144,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     Mutation(
         "fetch isolation",
         "readers of committed records stop at the last stable offset",
-        "broker/partitions/partition.py",
+        "broker/replication/partition.py",
         "            return self.last_stable_offset\n",
         "            return self.log.high_watermark\n",
         ("tests/unit/broker/coordinators/test_transactions_in_partitions.py",),
@@ -152,7 +152,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     Mutation(
         "fetch isolation",
         "consumers read no record above the high watermark",
-        "broker/partitions/partition.py",
+        "broker/replication/partition.py",
         "        return self.log.high_watermark\n\n    def read(",
         "        return self.log.log_end_offset\n\n    def read(",
         ("tests/unit/broker/handlers/test_fetch.py",),

@@ -154,7 +154,7 @@ def test_a_sync_never_fails_for_a_topic_that_was_deleted_meanwhile(
     while True:
         world = Harness(tmp_path / str(number), SMALL | {"headrace_durability": durability})
         harness, broker = world.harness, world.harness.broker
-        write_outs = WriteOuts(broker.services.replicas.dirs)
+        write_outs = WriteOuts(broker.services.log_store.dirs)
         for value in (b"old 0", b"old 1"):
             builder = BatchBuilder()
             assert builder.append(None, value * 100, (), harness.now_ms)

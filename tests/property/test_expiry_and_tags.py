@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from headrace.broker.partitions.partition import READ_COMMITTED, Partition
+from headrace.broker.replication.partition import READ_COMMITTED, Partition
 from headrace.clients.consumer.records import FetchedBatches
 from headrace.clients.flows.fetch import FetchedPartition
 from headrace.core.log import AbortedLookup, LogConfig, Marker, PartitionLog, SelectiveReading

@@ -24,10 +24,10 @@ from headrace.broker.handlers import api_versions
 from headrace.broker.log_dirs.background_sync import warn_of_losses
 from headrace.broker.log_dirs.group_commit import FailedSync, GroupCommit
 from headrace.broker.log_dirs.log_dirs import UnusableDirectory, no_storages
-from headrace.broker.partitions.partition import Partition
 from headrace.broker.partitions.topic import CheckConfig, Topic, accept_any
 from headrace.broker.quotas.client_quotas import ClientQuotas
 from headrace.broker.quotas.throttling import Throttled
+from headrace.broker.replication.partition import Partition
 from headrace.broker.services import Environment, open_services
 from headrace.broker.session import LOCAL, Session
 from headrace.broker.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
@@ -134,12 +134,12 @@ class Broker:
         Raises:
             OSError: The shutdown could not be marked as clean; the next start recovers the logs.
         """
-        self.services.replicas.close(now_ms)
+        self.services.log_store.close(now_ms)
 
     @property
     def failed(self) -> bool:
         """Whether the first log directory has failed. The process should end with an error then."""
-        return self.services.replicas.failure is not None
+        return self.services.log_store.failure is not None
 
     @property
     def config(self) -> BrokerConfig:
@@ -247,7 +247,7 @@ class Broker:
     @property
     def sync_due(self) -> bool:
         """Whether `start_sync` would return something. The shell may ask after every request."""
-        return self.services.replicas.sync_due
+        return self.services.log_store.sync_due
 
     def start_sync(self) -> GroupCommit | FailedSync | None:
         """Return the logs to sync; None if there are none, or if a sync is in flight.
@@ -255,7 +255,7 @@ class Broker:
         The shell calls `run()` of the result in any thread, and `finish_sync` afterwards. When the broker has `failed`,
         `run` raises the error, so that the shell learns of it.
         """
-        return self.services.replicas.start_sync()
+        return self.services.log_store.start_sync()
 
     def finish_sync(
         self, batch: GroupCommit | FailedSync, error: OSError | None, now_ms: int
@@ -264,8 +264,9 @@ class Broker:
 
         `error` is the error of the sync as a whole. `batch` has the errors of single log directories.
         """
-        self.services.time.now_ms = now_ms
-        self.services.replicas.finish_sync(batch, error, now_ms)
+        services = self.services
+        services.time.now_ms = now_ms
+        services.replicas.synced(services.log_store.finish_sync(batch, error, now_ms))
         self._settle()
 
     # Compaction
@@ -273,18 +274,18 @@ class Broker:
     @property
     def compaction_due(self) -> bool:
         """Whether `start_compaction` would return something. Only a tick or `finish_compaction` changes it."""
-        return self.services.replicas.compaction_due
+        return self.services.log_store.compaction_due
 
     def start_compaction(self) -> Rewriting | None:
         """Return a compaction of a log; None if there is none to do, or one is in flight.
 
         The shell calls `run()`, which does one bounded step, in any thread, and `finish_compaction` afterwards.
         """
-        return self.services.replicas.start_compaction()
+        return self.services.log_store.start_compaction()
 
     def finish_compaction(self, task: Rewriting, error: Exception | None, now_ms: int) -> None:
         """Complete a step of a compaction: the rewritten segments replace the old ones."""
-        self.services.replicas.finish_compaction(task, error, now_ms)
+        self.services.log_store.finish_compaction(task, error, now_ms)
         self._settle()
 
     # Time
@@ -300,11 +301,11 @@ class Broker:
         transactions = services.transactions.coordinator.next_deadline_ms
         if transactions is not None and (earliest is None or transactions < earliest):
             earliest = transactions
-        groups, replicas = services.groups.next_deadline_ms, services.replicas.next_deadline_ms
+        groups, logs = services.groups.next_deadline_ms, services.log_store.next_deadline_ms
         if groups is not None and (earliest is None or groups < earliest):
             earliest = groups
-        if replicas is not None and (earliest is None or replicas < earliest):
-            earliest = replicas
+        if logs is not None and (earliest is None or logs < earliest):
+            earliest = logs
         deliveries = services.deliveries.next_deadline_ms
         if deliveries is not None and (earliest is None or deliveries < earliest):
             earliest = deliveries
@@ -326,7 +327,7 @@ class Broker:
         services.groups.expire(now_ms)
         services.transactions.coordinator.expire(now_ms)
         services.deliveries.tick(now_ms)
-        services.replicas.tick(now_ms)
+        services.log_store.tick(now_ms)
         for partition in services.topics.tick(now_ms):
             self._opened_later(partition, now_ms)
         self._settle()
@@ -343,7 +344,7 @@ class Broker:
         if services.steps.has_resumed:
             services.steps.begin_round()
         try:
-            if replicas.failure is not None and self._groups_are_served:
+            if services.log_store.failure is not None and self._groups_are_served:
                 self._unload_groups()
             while True:
                 while replicas.advanced:

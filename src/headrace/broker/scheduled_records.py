@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from headrace.broker.partitions.partition import Partition
-from headrace.broker.partitions.partition_loader import PartitionLoader
-from headrace.broker.partitions.replica_manager import ReplicaManager
 from headrace.broker.partitions.topics import Topics
+from headrace.broker.replication.partition import Partition
+from headrace.broker.replication.partition_loader import PartitionLoader
+from headrace.broker.replication.replicas import Replicas
 from headrace.broker.topic_names import schedule_of
 from headrace.core.deadlines import Deadlines
 from headrace.core.log import AppendInfo, check_produced
@@ -69,7 +69,7 @@ class Deliveries:
         "_schedules",
     )
 
-    def __init__(self, replicas: ReplicaManager, loader: PartitionLoader, journal: Journal) -> None:
+    def __init__(self, replicas: Replicas, loader: PartitionLoader, journal: Journal) -> None:
         """Begin without schedules for the partitions of `replicas`. `load` has to be called before the first append."""
         self._replicas = replicas
         self._loader = loader
@@ -166,7 +166,7 @@ class Deliveries:
             try:
                 schedule = self._begin(partition, companion, now_ms)
             except OSError as error:
-                raise self._replicas.refused(partition.log_dir, error, now_ms) from error
+                raise self._replicas.store.refused(partition.log_dir, error, now_ms) from error
             if schedule is None:
                 raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "the schedule cannot be read")
         info = self._replicas.append(partition, divided.now, now_ms, validate=False)
@@ -210,7 +210,7 @@ class Deliveries:
             found = log.read(first.base_offset, max_bytes=1, up_to=end_offset, minimum_one=True)
             batch = b"" if found is None else found.read()
         except OSError as error:
-            raise self._replicas.refused(partition.log_dir, error, now_ms) from error
+            raise self._replicas.store.refused(partition.log_dir, error, now_ms) from error
         if not batch:
             return None
         stored = BatchHeader.parse(batch)
@@ -300,7 +300,7 @@ class Deliveries:
             self._schedules.pop(partition)
             return released
         except OSError as error:
-            self._replicas.refused(partition.log_dir, error, now_ms)
+            self._replicas.store.refused(partition.log_dir, error, now_ms)
             self._deadlines.set(partition, now_ms + RETRY_INTERVAL_MS)
             return released
         self._set_deadline(partition, schedule)

@@ -31,13 +31,14 @@ from headrace.broker.log_dirs.log_dirs import UnusableDirectory, open_log_dirs
 from headrace.broker.metadata.identity import begin_leader_epoch, load_cluster_id
 from headrace.broker.metadata.metadata_writer import MetadataWriter
 from headrace.broker.partitions.partition_deletion import PartitionDeletion
-from headrace.broker.partitions.partition_loader import PartitionLoader
-from headrace.broker.partitions.replica_manager import ReplicaManager
 from headrace.broker.partitions.topic import CheckConfig
 from headrace.broker.partitions.topics import Topics
 from headrace.broker.quotas.client_quotas import ClientQuotas
 from headrace.broker.quotas.throttling import Throttling
 from headrace.broker.recompression import Recompressions
+from headrace.broker.replication.log_store import LogStore
+from headrace.broker.replication.partition_loader import PartitionLoader
+from headrace.broker.replication.replicas import Replicas
 from headrace.broker.scheduled_records import Deliveries
 from headrace.broker.topic_names import OFFSETS_TOPIC
 from headrace.broker.waiting.delayed_fetch import WaitingFetches
@@ -106,7 +107,8 @@ class Services:
         fetch_sessions: The fetch sessions.
         steps: The requests that are handled in steps.
         recompressions: The produced batches that are compressed again.
-        replicas: The partitions as replicas: append, sync, high watermark.
+        log_store: The logs: group commit, compaction, errors of log directories.
+        replicas: The partitions as replicas: append, high watermark.
         loader: Opens partitions.
         deletion: Deletes partitions and records.
         topics: The topics.
@@ -138,7 +140,8 @@ class Services:
     fetch_sessions: FetchSessions
     steps: Steps
     recompressions: Recompressions
-    replicas: ReplicaManager
+    log_store: LogStore
+    replicas: Replicas
     loader: PartitionLoader
     deletion: PartitionDeletion
     topics: Topics
@@ -188,6 +191,7 @@ def open_services(static: BrokerConfig, environment: Environment, apis: Advertis
         fetch_sessions=FetchSessions(config.max_incremental_fetch_session_cache_slots, entropy),
         steps=stored.steps,
         recompressions=Recompressions(stored.steps, stored.purgatory),
+        log_store=replicas.store,
         replicas=replicas,
         loader=parts.loader,
         deletion=parts.deletion,
@@ -256,7 +260,7 @@ def _load_stored(static: BrokerConfig, environment: Environment) -> _Stored:
 class _Partitions(NamedTuple):
     """The services that hold the topics and partitions."""
 
-    replicas: ReplicaManager
+    replicas: Replicas
     loader: PartitionLoader
     deletion: PartitionDeletion
     topics: Topics
@@ -278,7 +282,7 @@ def _open_partitions(
         storages=environment.storages,
         shared=Shared(OpenSegments(environment.segment_files, journal)),
     )
-    replicas = ReplicaManager(dirs, journal)
+    replicas = Replicas(LogStore(dirs, journal))
     loader, deletion = PartitionLoader(config, replicas, journal), PartitionDeletion(replicas)
     topics = Topics(
         config,

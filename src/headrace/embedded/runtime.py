@@ -407,7 +407,7 @@ class BrokerRuntime:
         if due_ms is not None and due_ms <= now_ms:
             broker.tick(now_ms)
         if self.listener is not None and not all(
-            each.in_memory for each in broker.services.replicas.dirs
+            each.in_memory for each in broker.services.log_store.dirs
         ):
             return  # the listener's loop syncs and compacts
         while (batch := broker.start_sync()) is not None:

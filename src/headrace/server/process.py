@@ -240,7 +240,7 @@ class _Process:
         """Write out the logs of durability `os` in a thread of their own when they are due."""
         write_outs = Syncer(
             loop,
-            WriteOuts(broker.services.replicas.dirs),
+            WriteOuts(broker.services.log_store.dirs),
             self._clock.now_ms,
             after=hub.end,
             on_failure=self._sync_failed,

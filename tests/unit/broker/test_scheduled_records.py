@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.broker import scheduled_records
-from headrace.broker.partitions.partition import Partition
+from headrace.broker.replication.partition import Partition
 from headrace.core.log import LogManager, PartitionSpec
 from headrace.core.scheduled import schedule
 from headrace.core.scheduled.division import divide

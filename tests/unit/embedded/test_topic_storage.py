@@ -169,7 +169,7 @@ def test_a_server_in_memory_keeps_the_others_apart() -> None:
         broker.create_topic("c")
         for topic in "abc":
             broker.publish(topic, b"x")
-        dirs = dict(broker._core.services.replicas.dirs.named)
+        dirs = dict(broker._core.services.log_store.dirs.named)
         assert sorted(dirs) == ["memory", "memory:array"]
         array = dirs["memory:array"]
         assert array is not None

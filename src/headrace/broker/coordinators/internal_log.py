@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from headrace.broker.partitions.partition import Partition
-from headrace.broker.partitions.replica_manager import ReplicaManager
 from headrace.broker.partitions.topics import Topics
+from headrace.broker.replication.partition import Partition
+from headrace.broker.replication.replicas import Replicas
 from headrace.core.log import read_marker
 from headrace.errors import ApiError, ErrorCode, StorageError, StorageUnavailableError
 from headrace.records.batch import BatchHeader, iterate_headers
@@ -21,7 +21,7 @@ class InternalLog:
 
     __slots__ = ("_name", "_replicas", "_topics")
 
-    def __init__(self, name: str, topics: Topics, replicas: ReplicaManager) -> None:
+    def __init__(self, name: str, topics: Topics, replicas: Replicas) -> None:
         self._name = name
         self._topics = topics
         self._replicas = replicas
@@ -47,7 +47,7 @@ class InternalLog:
                 else self._replicas.append_marker(replica, marker, now_ms)
             )
         except StorageUnavailableError as error:
-            if self._replicas.failure is not None:
+            if self._replicas.store.failure is not None:
                 raise
             # The disk may be full. The broker stays the coordinator, because a later append may succeed.
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message) from error

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from headrace.broker.coordinators.transactions import Transactions, WriteErrors
-from headrace.broker.partitions.partition import Partition
+from headrace.broker.replication.partition import Partition
 from headrace.broker.waiting.steps import ENTRY_COST, FIRST_BATCH_COST, STEP_COST, Work
 from headrace.core.coordinator.runtime import Reply
 from headrace.core.coordinator.transaction.producers import ProducerIdAndEpoch

@@ -6,9 +6,9 @@ from collections.abc import Callable, Container
 from typing import Final, NamedTuple
 
 from headrace.broker.coordinators.internal_log import InternalLog
-from headrace.broker.partitions.partition import Partition
-from headrace.broker.partitions.replica_manager import ReplicaManager
 from headrace.broker.partitions.topics import Topics
+from headrace.broker.replication.partition import Partition
+from headrace.broker.replication.replicas import Replicas
 from headrace.broker.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from headrace.config.broker import BrokerConfig
 from headrace.core.coordinator.group_coordinator import GroupCoordinator
@@ -85,7 +85,7 @@ class Transactions:
         self,
         config: BrokerConfig,
         topics: Topics,
-        replicas: ReplicaManager,
+        replicas: Replicas,
         groups: GroupCoordinator,
         *,
         allocate_producer_id: Callable[[], int],

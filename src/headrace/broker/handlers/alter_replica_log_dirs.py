@@ -46,7 +46,7 @@ def handle(
             if paths:
                 wanted.setdefault(topic.name, {}).update(paths)
             yield (1 + len(topic.partitions)) * _PARTITION_COST
-    directories = dict(services.replicas.dirs.named)
+    directories = dict(services.log_store.dirs.named)
     results = []
     for name, paths in wanted.items():
         partitions = []

@@ -15,7 +15,7 @@ from typing import Final
 
 from headrace.broker.context import RequestContext
 from headrace.broker.log_dirs.log_dir import LogDir
-from headrace.broker.partitions.partition import Partition
+from headrace.broker.replication.partition import Partition
 from headrace.broker.services import Services
 from headrace.broker.waiting.steps import ENTRY_COST, Work
 from headrace.errors import ErrorCode
@@ -47,7 +47,7 @@ def handle(
         partitions.append(partition)
         yield ENTRY_COST // 2
     results = []
-    for name, log_dir in services.replicas.dirs.named:
+    for name, log_dir in services.log_store.dirs.named:
         described = yield from _describe(name, log_dir, partitions)
         results.append(described)
     return DescribeLogDirsResponse(results=results)

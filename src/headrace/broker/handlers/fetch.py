@@ -35,7 +35,7 @@ from functools import partial
 from typing import Final
 
 from headrace.broker.context import RequestContext
-from headrace.broker.partitions.partition import READ_COMMITTED, Found, Partition
+from headrace.broker.replication.partition import READ_COMMITTED, Found, Partition
 from headrace.broker.services import Services
 from headrace.broker.waiting.delayed_fetch import DelayedFetch
 from headrace.broker.waiting.fetch_sessions import FINAL_EPOCH, Fetch, WithoutSession, each_once

@@ -24,7 +24,7 @@ from __future__ import annotations
 from typing import Final
 
 from headrace.broker.context import RequestContext
-from headrace.broker.partitions.partition import Partition
+from headrace.broker.replication.partition import Partition
 from headrace.broker.services import Services
 from headrace.broker.waiting.steps import ENTRY_COST, Work
 from headrace.core.log import lookup_newest, lookup_timestamp

@@ -29,8 +29,8 @@ from headrace.broker.access.authorized_operations import (
     cluster_operations,
 )
 from headrace.broker.context import RequestContext
-from headrace.broker.partitions.partition import Partition
 from headrace.broker.partitions.topic import Topic
+from headrace.broker.replication.partition import Partition
 from headrace.broker.services import Services
 from headrace.broker.topic_names import INTERNAL_TOPICS, OFFSETS_TOPIC, check_topic_name
 from headrace.broker.waiting.steps import CREATION_COST, ENTRY_COST, Work

@@ -34,7 +34,6 @@ from typing import Final, TypeAlias
 from headrace.broker.configs.log_configs import target_of
 from headrace.broker.context import CloseConnection, RequestContext
 from headrace.broker.coordinators.transactional_batches import TransactionalBatches
-from headrace.broker.partitions.partition import Partition
 from headrace.broker.partitions.produce_cost import (
     COST_AT_ONCE,
     RECORD_COST,
@@ -45,6 +44,7 @@ from headrace.broker.partitions.produce_cost import (
     recompresses,
     record_count,
 )
+from headrace.broker.replication.partition import Partition
 from headrace.broker.services import Services
 from headrace.broker.waiting.delayed_produce import DelayedProduce
 from headrace.broker.waiting.steps import (

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final
 
 from headrace.broker.context import RequestContext
-from headrace.broker.partitions.partition import Partition
+from headrace.broker.replication.partition import Partition
 from headrace.broker.services import Services
 from headrace.broker.waiting.purgatory import Purgatory
 from headrace.broker.waiting.steps import ENTRY_COST, Work

@@ -1,1 +1,1 @@
-"""Topics and partitions, and the replicas of the partitions on this broker."""
+"""Topics: which exist, and what changes them."""

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from headrace.broker.log_dirs.log_dir import LogDir
-from headrace.broker.partitions.partition import Partition
-from headrace.broker.partitions.replica_manager import ReplicaManager
+from headrace.broker.replication.partition import Partition
+from headrace.broker.replication.replicas import Replicas
 from headrace.broker.topic_names import schedule_of
 from headrace.broker.waiting.steps import ENTRY_COST, FIRST_BATCH_COST, Work
 from headrace.errors import ErrorCode
@@ -17,11 +17,12 @@ from headrace.types import TopicPartition
 class PartitionDeletion:
     """Deletes partitions and records. A deletion is durable when it returns."""
 
-    __slots__ = ("_dirs", "_replicas")
+    __slots__ = ("_dirs", "_replicas", "_store")
 
-    def __init__(self, replicas: ReplicaManager) -> None:
+    def __init__(self, replicas: Replicas) -> None:
         self._replicas = replicas
-        self._dirs = replicas.dirs
+        self._store = replicas.store
+        self._dirs = replicas.store.dirs
 
     def delete_records(self, offsets: Mapping[Partition, int], now_ms: int) -> set[Partition]:
         """Move the log start offset of partitions forward. The move is durable on return.
@@ -39,7 +40,7 @@ class PartitionDeletion:
             try:
                 log_dir.logs.delete_below_start([each.log for each in partitions], now_ms)
             except OSError as error:
-                self._replicas.refused(log_dir, error, now_ms)
+                self._store.refused(log_dir, error, now_ms)
                 refused.update(partitions)
         for partition in offsets:
             partition.notify_watchers()
@@ -100,7 +101,7 @@ class PartitionDeletion:
         try:
             return remove(topic_partition)
         except OSError as error:
-            raise self._replicas.refused(log_dir, error, None) from error
+            raise self._store.refused(log_dir, error, None) from error
 
 
 def _with_schedules(topic_partitions: Sequence[TopicPartition]) -> list[TopicPartition]:

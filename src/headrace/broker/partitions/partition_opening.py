@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from headrace.broker.partitions.partition import Partition
-from headrace.broker.partitions.partition_loader import PartitionLoader
 from headrace.broker.partitions.topic import Topic
+from headrace.broker.replication.partition import Partition
+from headrace.broker.replication.partition_loader import PartitionLoader
 from headrace.broker.waiting.steps import PARTITION_OPENING_COST, Work
 from headrace.errors import ApiError
 from headrace.types import TopicPartition

@@ -6,7 +6,7 @@ import base64
 from collections.abc import Callable, Container, Mapping
 from typing import Final
 
-from headrace.broker.partitions.partition import Partition
+from headrace.broker.replication.partition import Partition
 from headrace.broker.topic_names import INTERNAL_TOPICS
 from headrace.config.broker import BrokerConfig
 from headrace.config.topic import TopicConfig

@@ -25,14 +25,14 @@ from itertools import chain
 from typing import Any, Final
 
 from headrace.broker.metadata.metadata_writer import MetadataWriter
-from headrace.broker.partitions.partition import Partition
 from headrace.broker.partitions.partition_deletion import PartitionDeletion
-from headrace.broker.partitions.partition_loader import PartitionLoader
 from headrace.broker.partitions.partition_opening import PartitionOpening
-from headrace.broker.partitions.replica_manager import ReplicaManager
 from headrace.broker.partitions.topic import CheckConfig, Topic, acceptable_config, new_topic_id
 from headrace.broker.partitions.topic_changes import TopicChanges
 from headrace.broker.partitions.topic_store import TopicStore
+from headrace.broker.replication.partition import Partition
+from headrace.broker.replication.partition_loader import PartitionLoader
+from headrace.broker.replication.replicas import Replicas
 from headrace.broker.topic_names import INTERNAL_TOPICS, DeletedNames, check_topic_name, metric_name
 from headrace.broker.waiting.steps import Steps, Work, finished
 from headrace.config.broker import BrokerConfig
@@ -81,7 +81,7 @@ class Topics:
         config: BrokerConfig,
         metadata: MetadataWriter,
         *,
-        replicas: ReplicaManager,
+        replicas: Replicas,
         loader: PartitionLoader,
         deletion: PartitionDeletion,
         entropy: Entropy,
@@ -265,7 +265,7 @@ class Topics:
             )
         self._check_count(partitions_count, added=partitions_count)
         config = acceptable_config(settings, self._config, self._check)
-        self._replicas.dirs.storage(config.headrace_storage)
+        self._replicas.store.dirs.storage(config.headrace_storage)
         return config
 
     def _check_count(self, partitions_count: int, *, added: int) -> None:
@@ -328,7 +328,7 @@ class Topics:
         count = self._config.num_partitions if partitions_count is None else partitions_count
         config = self.validate_new(name, count, settings)
         own = {key: text for key, text in settings.items() if text is not None}
-        dirs = self._replicas.dirs
+        dirs = self._replicas.store.dirs
         directory_ids = dirs.place(
             count,
             is_internal=name in INTERNAL_TOPICS,
@@ -371,7 +371,7 @@ class Topics:
         """
         self.validate_growth(topic, partitions_count)
         present = topic.directory_ids
-        added = self._replicas.dirs.place(
+        added = self._replicas.store.dirs.place(
             partitions_count - len(present), is_internal=topic.is_internal, storage_id=present[0]
         )
         directory_ids = [*present, *added]

@@ -324,7 +324,7 @@ def test_directories_take_turns_in_compaction(harness, disks):
             request = produce_request("c", partition, keyed((b"k", b"%d" % number * 200)))
             assert error(_done(harness, request)) == ErrorCode.NONE
     disks_of = {
-        log: d.name for d in harness.broker.services.replicas.dirs for log in d.logs.logs.values()
+        log: d.name for d in harness.broker.services.log_store.dirs for log in d.logs.logs.values()
     }
     harness.advance(60_000)
     turns: list[str] = []

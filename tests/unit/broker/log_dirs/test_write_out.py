@@ -20,7 +20,7 @@ from tests.fixtures.crash_files import CrashFileSystem
 def make(files=None) -> tuple[BrokerHarness, WriteOuts]:
     """A broker with a topic of durability `os` whose sync is due, and a topic with durability `fsync`."""
     harness = BrokerHarness(files=files or CrashFileSystem(), durability="os")
-    write_outs = WriteOuts(harness.broker.services.replicas.dirs)
+    write_outs = WriteOuts(harness.broker.services.log_store.dirs)
     harness.create_topic("much", partitions=2)
     harness.create_topic("safe", headrace_durability="fsync")
     harness.produce("much", b"a")
@@ -85,7 +85,7 @@ def test_without_a_shell_that_writes_out_logs_are_synced_when_they_are_due() -> 
 
 def test_an_interval_that_was_promised_is_kept() -> None:
     harness = BrokerHarness(files=CrashFileSystem(), durability="interval:1000")
-    write_outs = WriteOuts(harness.broker.services.replicas.dirs)
+    write_outs = WriteOuts(harness.broker.services.log_store.dirs)
     harness.create_topic("much")
     harness.produce("much", b"a")
     harness.advance(1_000)

@@ -237,8 +237,8 @@ def test_a_disk_that_fails_between_two_steps_of_a_deletion_is_reported():
 def test_a_disk_that_fails_between_two_steps_of_a_creation_leaves_its_partitions_offline():
     harness = BrokerHarness(further=[MemoryFileSystem()])
     pending = send(harness, creation())
-    first, second = harness.broker.services.replicas.dirs
-    harness.broker.services.replicas.fail(second, OSError(errno.EIO, "Input/output error"))
+    first, second = harness.broker.services.log_store.dirs
+    harness.broker.services.log_store.fail(second, OSError(errno.EIO, "Input/output error"))
     (result,) = finish(harness, pending)
     assert result.error_code == 0
     topic = harness.broker.services.topics.require("t")

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from headrace.broker.configs.log_configs import log_config, schedule_config
 from headrace.broker.log_dirs.background_sync import OS_INTERVAL_MS
 from headrace.broker.log_dirs.log_dir import LogDir
-from headrace.broker.partitions.partition import Partition
-from headrace.broker.partitions.replica_manager import ReplicaManager
+from headrace.broker.replication.partition import Partition
+from headrace.broker.replication.replicas import Replicas
 from headrace.broker.topic_names import schedule_of
 from headrace.config.broker import BrokerConfig
 from headrace.config.topic import TopicConfig
@@ -23,12 +23,13 @@ from headrace.types import TopicPartition
 class PartitionLoader:
     """Opens partitions, and applies the configuration of their topics to them."""
 
-    __slots__ = ("_config", "_dirs", "_journal", "_leader_epoch", "_replicas")
+    __slots__ = ("_config", "_dirs", "_journal", "_leader_epoch", "_replicas", "_store")
 
-    def __init__(self, config: BrokerConfig, replicas: ReplicaManager, journal: Journal) -> None:
+    def __init__(self, config: BrokerConfig, replicas: Replicas, journal: Journal) -> None:
         self._config = config
         self._replicas = replicas
-        self._dirs = replicas.dirs
+        self._store = replicas.store
+        self._dirs = replicas.store.dirs
         self._journal = journal
         self._leader_epoch = 0
 
@@ -82,7 +83,7 @@ class PartitionLoader:
             passing = is_passing(error) and error.errno not in PROTECTED
             if log_dir is self._dirs.first or passing:
                 raise
-            self._replicas.fail(log_dir, error)  # the other directories are served
+            self._store.fail(log_dir, error)  # the other directories are served
         else:
             log_dir.space.check(now_ms)
 
@@ -118,7 +119,7 @@ class PartitionLoader:
                 log = log_dir.logs.open_log(spec, now_ms)
             except (StorageError, OSError) as error:
                 if isinstance(error, OSError) and is_passing(error):
-                    raise self._replicas.refused(log_dir, error, None) from error
+                    raise self._store.refused(log_dir, error, None) from error
                 self._journal.error(
                     "partition_not_served", partition=str(topic_partition), error=str(error)
                 )
@@ -162,7 +163,7 @@ class PartitionLoader:
                 )
             except (StorageError, OSError) as error:
                 if isinstance(error, OSError) and is_passing(error):
-                    raise self._replicas.refused(log_dir, error, now_ms) from error
+                    raise self._store.refused(log_dir, error, now_ms) from error
                 self._journal.error("schedule_not_served", partition=str(name), error=str(error))
                 return None
         config = parse_topic_config({}, self._config)

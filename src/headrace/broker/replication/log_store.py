@@ -1,14 +1,11 @@
-"""The partitions of this broker as replicas: append, sync, and move the high watermark.
+"""The logs of this broker: group commit, compaction, and the errors of log directories.
 
-Each partition has one replica. The durability of the topic therefore decides where the high watermark is: with `fsync`
-it follows the synced offset; with `interval:<ms>` and `os` it follows the log end offset, and the logs are synced in
-the background. Internal topics in real files are always synced.
+A group commit:
 
-An append with `fsync`:
-
-    1. `append` writes the batch to the page cache. The Produce request waits for the high watermark of its partition.
+    1. Appends write batches to the page cache. Their requests wait for the high watermarks of the partitions.
     2. `start_sync` takes all logs that were written to. The shell syncs them in a thread; appends continue meanwhile.
-    3. `finish_sync` moves the high watermarks. The broker completes produces, fetches and coordinator requests.
+    3. `finish_sync` returns the logs that are synced. `Replicas` moves their high watermarks, and the broker completes
+       produces, fetches and coordinator requests.
 
 After the first I/O error of a log directory the broker acknowledges nothing more in it, because the kernel may have
 dropped the data that it could not write. All requests that wait for the directory, and all later ones, are answered
@@ -26,20 +23,16 @@ from headrace.broker.log_dirs.compactions import Compactions
 from headrace.broker.log_dirs.group_commit import CommitPart, FailedSync, GroupCommit
 from headrace.broker.log_dirs.log_dir import LogDir
 from headrace.broker.log_dirs.log_dirs import LogDirs
-from headrace.broker.partitions.partition import Partition
 from headrace.core.log import (
     DESCRIPTORS,
-    MARKER_SIZE,
     NO_SPACE,
-    AppendInfo,
-    Marker,
+    PartitionLog,
     Rewriting,
     could_not_open,
     is_passing,
 )
-from headrace.errors import ApiError, ErrorCode, StorageUnavailableError
+from headrace.errors import ApiError, StorageUnavailableError
 from headrace.ports import Journal
-from headrace.types import Buffer, TopicPartition
 
 MORE_FILES: Final = (
     "clients send it again; if this goes on, raise the limit on open files (ulimit -n, LimitNOFILE)"
@@ -49,103 +42,26 @@ OPEN_TO_BROKER: Final = (
 )
 
 
-class ReplicaManager:
-    """All partitions of this broker."""
+class LogStore:
+    """The log directories of this broker, and their logs."""
 
     def __init__(self, dirs: LogDirs, journal: Journal) -> None:
-        """Begin without partitions; a `PartitionLoader` adds them."""
+        """Begin with opened directories; a `PartitionLoader` loads their logs."""
         self.dirs = dirs
         self.failure: OSError | None = None
         """The error that took the first log directory out of service, and the broker with it; None while it is in
         service.
         """
+        self.on_failed: Callable[[LogDir], object] = lambda _: None
+        """Called at once with a log directory that has gone out of service."""
         self._serving = list(dirs)
         """The log directories that have not failed."""
         dirs.on_open = self._serving.append
         self._journal = journal
-        self._partitions: dict[TopicPartition, Partition] = {}
         self._commit: GroupCommit | None = None
         self._compactions = Compactions(dirs, self.fail)
-        self.advanced: dict[Partition, None] = {}
-        """Partitions whose high watermark has moved since the broker last settled."""
-        self.on_offline: Callable[[Partition], object] = lambda _: None
-        """Called at once with a partition that is not served any more, because its log directory has failed."""
 
-    @property
-    def partitions_count(self) -> int:
-        """The number of partitions of this broker."""
-        return len(self._partitions)
-
-    def find(self, topic_partition: TopicPartition) -> Partition | None:
-        """Return a partition; None if this broker does not serve it."""
-        return self._partitions.get(topic_partition)
-
-    def lead(self, partition: Partition) -> None:
-        """Add a partition that this broker leads."""
-        self._partitions[partition.topic_partition] = partition
-
-    def release(self, topic_partition: TopicPartition) -> Partition | None:
-        """Remove a partition, and return it; None if this broker does not serve it."""
-        partition = self._partitions.pop(topic_partition, None)
-        if partition is not None:
-            self.advanced.pop(partition, None)
-        return partition
-
-    # Appends
-
-    def append(
-        self,
-        partition: Partition,
-        records: Buffer,
-        now_ms: int,
-        *,
-        validate: bool = True,
-        in_sequence: bool = True,
-    ) -> AppendInfo:
-        """Append one batch; see `PartitionLog.append`. The batch is durable when the high watermark has passed it.
-
-        Raises:
-            ApiError: The batch is refused, or the log directory has failed.
-        """
-        log, log_dir = partition.log, partition.log_dir
-        if not partition.is_internal:
-            log_dir.space.require()
-        try:
-            info = log.append(
-                records,
-                leader_epoch=partition.leader_epoch,
-                now_ms=now_ms,
-                validate=validate and not partition.is_internal,
-                in_sequence=in_sequence,
-            )
-        except OSError as error:
-            raise self.refused(log_dir, error, now_ms, len(records)) from error
-        self._appended(partition, len(records), now_ms)
-        return info
-
-    def append_marker(self, partition: Partition, marker: Marker, now_ms: int) -> AppendInfo:
-        """Append the marker that ends a transaction. The marker is durable when the high watermark has passed it.
-
-        Markers are also appended when the disk has nearly no space left, because open transactions stop readers.
-
-        Raises:
-            ApiError: The marker is refused, or the log directory has failed.
-        """
-        log = partition.log
-        try:
-            info = log.append_marker(marker, leader_epoch=partition.leader_epoch, now_ms=now_ms)
-        except OSError as error:
-            raise self.refused(partition.log_dir, error, now_ms, MARKER_SIZE) from error
-        self._appended(partition, MARKER_SIZE, now_ms)
-        return info
-
-    def _appended(self, partition: Partition, size: int, now_ms: int) -> None:
-        log, log_dir = partition.log, partition.log_dir
-        log_dir.space.appended(size, now_ms)
-        if partition.sync_interval_ms:
-            log_dir.background.written(log, partition.sync_interval_ms, now_ms)
-            if log.advance_high_watermark(log.log_end_offset):
-                self.advanced[partition] = None
+    # Errors
 
     def refused(
         self, log_dir: LogDir, error: OSError, now_ms: int | None, size: int = 0
@@ -175,6 +91,15 @@ class ReplicaManager:
         elif now_ms is not None:
             return log_dir.space.ran_out(error, size, now_ms)
         return StorageUnavailableError(str(error))
+
+    def fail(self, log_dir: LogDir, error: OSError) -> None:
+        """Take a log directory out of service: all waiting and later produces to its partitions fail."""
+        log_dir.logs.fail(error)
+        if log_dir in self._serving:
+            self._serving.remove(log_dir)
+        if log_dir is self.dirs.first:  # the broker ends
+            self.failure = log_dir.failure
+        self.on_failed(log_dir)
 
     # Group commit
 
@@ -206,31 +131,27 @@ class ReplicaManager:
 
     def finish_sync(
         self, commit: GroupCommit | FailedSync, error: OSError | None, now_ms: int
-    ) -> None:
-        """Complete a sync: move the high watermarks, or fail the requests that wait for a failed directory.
+    ) -> list[PartitionLog]:
+        """Complete a sync. Directories with an error go out of service.
 
         Args:
             commit: What `start_sync` returned.
             error: The error of the sync as a whole; None if there is none. A part has the error of its directory.
             now_ms: The time.
+
+        Returns:
+            The logs that are synced.
         """
+        synced: list[PartitionLog] = []
         if isinstance(commit, FailedSync):
-            return
+            return synced
         self._commit = None
         for part in commit.parts:
             failure = error or part.error
-            logs = part.log_dir.logs.finish_sync(part.batch, failure)
+            synced += part.log_dir.logs.finish_sync(part.batch, failure)
             if failure is not None:
                 self._not_synced(part, failure, now_ms)
-            for log in logs:
-                partition = self._partitions.get(log.topic_partition)
-                # The topic may have been deleted, and created again, while its log was synced.
-                if (
-                    partition is not None
-                    and partition.log is log
-                    and log.advance_high_watermark(log.synced_offset)
-                ):
-                    self.advanced[partition] = None
+        return synced
 
     def _not_synced(self, part: CommitPart, error: OSError, now_ms: int) -> None:
         """Take the directory out of service. If the sync could not begin, sync its logs later instead."""
@@ -242,22 +163,6 @@ class ReplicaManager:
         for log, _ in part.batch.entries:
             if log_dir.logs.get(log.topic_partition) is log:
                 log_dir.background.again(log, now_ms)
-
-    def fail(self, log_dir: LogDir, error: OSError) -> None:
-        """Take a log directory out of service: all waiting and later produces to its partitions fail."""
-        log_dir.logs.fail(error)
-        if log_dir in self._serving:
-            self._serving.remove(log_dir)
-        if log_dir is self.dirs.first:  # the broker ends
-            self.failure = log_dir.failure
-            for partition in self._partitions.values():
-                partition.fail_waiters(ErrorCode.KAFKA_STORAGE_ERROR)
-            return
-        for partition in [each for each in self._partitions.values() if each.log_dir is log_dir]:
-            del self._partitions[partition.topic_partition]
-            self.advanced.pop(partition, None)
-            self.on_offline(partition)
-            partition.mark_gone(ErrorCode.KAFKA_STORAGE_ERROR)
 
     # Compaction
 

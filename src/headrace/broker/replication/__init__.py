@@ -1,0 +1,1 @@
+"""The partitions of this broker as replicas, and the logs that store them."""
