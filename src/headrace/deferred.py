@@ -109,3 +109,10 @@ class Deferred(Generic[T]):
         """Resolve as `other` does. To cancel this deferred cancels `other`."""
         self.on_cancel(other.cancel)
         other.on_done(self.resolve)
+
+
+def resolved(value: T) -> Deferred[T]:
+    """Return a deferred that has its value already."""
+    deferred: Deferred[T] = Deferred()
+    deferred.resolve(value)
+    return deferred

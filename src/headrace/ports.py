@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, TypeVar, runtime_checkable
 
+from headrace.deferred import Deferred
 from headrace.errors import StorageError
 from headrace.types import Buffer
+
+T = TypeVar("T")
 
 
 class File(Protocol):
@@ -186,8 +189,24 @@ class Unknown(StorageError):
 class SessionLost(StorageError):
     """The session has ended, and its ephemeral entries were deleted. The call has changed nothing, and never will.
 
-    Every call raises this error until `renew` has begun another session.
+    Every call has this outcome until `renew` has begun another session.
     """
+
+
+CommitOutcome = dict[str, int] | Conflict | Unavailable | Unknown | SessionLost
+"""The value of a commit's `Deferred`: the new version of every written key, or an error, which is not raised."""
+
+
+def versions_of(outcome: CommitOutcome) -> dict[str, int]:
+    """Return the new versions of the keys that a commit has written; raise the error of a commit that failed.
+
+    Raises:
+        Conflict: A check is false.
+        StorageError: Unavailable, Unknown or SessionLost.
+    """
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,38 +224,61 @@ class MetadataBatch:
     deletes: Sequence[str] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class MetadataSession:
+    """The session of a store, as its client knows it.
+
+    Attributes:
+        number: The number of the session, which rises with every new session.
+        acknowledged_ms: The time at which the newest write was sent that the store has acknowledged, in milliseconds.
+            The beginning of the session counts as a write. None if the store is in this process: then every moment
+            counts as acknowledged.
+    """
+
+    number: int
+    acknowledged_ms: int | None = None
+
+
 class MetadataStore(Protocol):
     """Cluster metadata: small values under keys that look like paths. Atomic commits with checks change them.
 
-    Calls are synchronous and come from one thread. When `commit` returns, its entries are durable, unless the store is
-    in memory or the entry is ephemeral. A commit has at most 100 checks and operations, and at most 512 KB of values.
+    Calls come from one thread and never wait for the store. Results are `Deferred`s; those of a store in this process
+    are resolved on return. When a commit is resolved with versions, its entries are durable, unless the store is in
+    memory or the entry is ephemeral. A commit has at most 100 checks and operations, and at most 512 KB of values.
 
-    A commit has one of five outcomes: it returns, or raises Conflict, Unavailable, Unknown or SessionLost. The store
-    never repeats a commit by itself. After Unknown the commit may have been applied, or may be applied later. It cannot
-    be applied any more when a key whose version it checks has another version. A caller that must know the outcome
-    therefore checks a version in every commit. (1) After Unknown the caller calls `barrier`. (2) It reads the key. (3)
-    If the key is unchanged, it writes the key. (4) Only then it repeats the commit. See
-    `headrace.broker.metadata.metadata_writer`.
+    A commit has one of five outcomes (`CommitOutcome`). The store never repeats a commit by itself. After Unknown the
+    commit may have been applied, or may be applied later. It cannot be applied any more when a key whose version it
+    checks has another version. A caller that must know the outcome therefore checks a version in every commit, and
+    commits another write of that key after Unknown. See `headrace.broker.metadata.metadata_writer`.
+
+    In the same atomic step a commit appends one entry to the change log: every key that it wrote or deleted, with value
+    and version. The store keeps the newest entries of the log, at most 1,000 entries and 1 MB. Watches read the log.
 
     A session lasts until the store is closed or its process ends. A session of a store over a network also ends when
     the connection was lost for too long. Only ephemeral entries belong to a session.
 
-    Readers of a store over a network may miss versions of a key, but never see an older version after a newer one. Such
-    a store may count versions from the start again when a key is deleted and created again. So a key whose version is
-    checked is never created twice: it contains an id that is used once, or is never deleted.
+    A store over a network may count versions from the start again when a key is deleted and created again. So a key
+    whose version is checked is never created twice: it contains an id that is used once, or is never deleted.
     """
 
     @property
-    def session(self) -> int:
-        """The number of the current session, which rises with every new session."""
+    def session(self) -> MetadataSession:
+        """The current session and its lease."""
 
-    def renew(self) -> None:
+    def renew(self) -> Deferred[Unavailable | None]:
         """Begin another session after SessionLost, without ephemeral entries. Does nothing if the session is alive.
 
-        Watches continue with another snapshot.
+        Watches continue in the new session.
 
-        Raises:
-            Unavailable: The store cannot be reached.
+        Returns:
+            None when the session has begun, Unavailable if the store cannot be reached.
+        """
+
+    def wait(self, deferred: Deferred[T]) -> T:
+        """Block until a deferred of this store is resolved, and return its value.
+
+        For the start of a broker and for commands that change the metadata of a stopped broker. A broker that serves
+        never waits.
         """
 
     def get(self, key: str) -> MetadataEntry | None:
@@ -253,15 +295,16 @@ class MetadataStore(Protocol):
             StorageError: Unavailable or SessionLost.
         """
 
-    def commit(self, checks: Sequence[Check], operations: Sequence[Put | Delete]) -> dict[str, int]:
-        """Apply all operations if all checks are true; otherwise raise Conflict and change nothing.
+    def commit(
+        self, checks: Sequence[Check], operations: Sequence[Put | Delete]
+    ) -> Deferred[CommitOutcome]:
+        """Apply all operations and append an entry to the change log, if all checks are true.
 
         Returns:
-            The new version of every written key.
+            The new version of every written key. Conflict if a check is false; then nothing changes. Unavailable,
+            Unknown or SessionLost if the store fails.
 
         Raises:
-            Conflict: A check is false.
-            StorageError: Unavailable, Unknown or SessionLost.
             ValueError: A key is malformed, or the commit is too large.
         """
 
@@ -272,14 +315,12 @@ class MetadataStore(Protocol):
             StorageError: Unavailable or SessionLost.
         """
 
-    def watch(
-        self, prefix: str, callback: Callable[[MetadataBatch], object]
-    ) -> Callable[[], object]:
-        """Call `callback` with a snapshot of the entries below a prefix, now, and then with every change.
+    def watch(self, callback: Callable[[MetadataBatch], object]) -> Callable[[], object]:
+        """Call `callback` with a snapshot of all entries, and then with every entry of the change log, in order.
 
-        The callback receives the newest version of every key; versions in between may be left out. After an
-        interruption it may receive another snapshot. Callbacks of all watches run one at a time, after the commit that
-        caused them. A callback may commit, and is notified of that commit after it has returned. It must not raise.
+        A batch is one entry of the log. A reader that needs an entry which the store no longer keeps receives another
+        snapshot instead. Callbacks of all watches of a store run one at a time, after the commit that caused them. A
+        callback may commit, and is notified of that commit after it has returned. It must not raise.
 
         Returns:
             A function that ends the watch.

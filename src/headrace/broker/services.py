@@ -28,9 +28,8 @@ from headrace.broker.coordinators.producer_ids import ProducerIds
 from headrace.broker.coordinators.transactions import Transactions
 from headrace.broker.endpoints import Endpoints
 from headrace.broker.log_dirs.log_dirs import UnusableDirectory, open_log_dirs
-from headrace.broker.metadata.identity import load_cluster_id, register
+from headrace.broker.metadata.identity import begin_leader_epoch, load_cluster_id
 from headrace.broker.metadata.metadata_writer import MetadataWriter
-from headrace.broker.metadata.migration import carry_over
 from headrace.broker.partitions.partition_deletion import PartitionDeletion
 from headrace.broker.partitions.topic import CheckConfig
 from headrace.broker.partitions.topics import Topics
@@ -94,7 +93,7 @@ class Services:
         metadata: Writes to the metadata store.
         apis: The APIs and versions that ApiVersions reports.
         cluster_id: The id of the cluster.
-        broker_epoch: The broker epoch of this start; every start has the next one.
+        leader_epoch: The leader epoch of this start; every start has the next one.
         endpoints: The addresses that clients connect to.
         audit: Writes the audit log.
         authenticator: Authenticates clients by SASL.
@@ -127,7 +126,7 @@ class Services:
     metadata: MetadataWriter
     apis: AdvertisedApis
     cluster_id: str
-    broker_epoch: int
+    leader_epoch: int
     endpoints: Endpoints
     audit: Audit
     authenticator: Authenticator
@@ -163,7 +162,6 @@ def open_services(static: BrokerConfig, environment: Environment, apis: Advertis
         StorageError: Something stored cannot be read, or belongs to another broker.
     """
     entropy, journal, time = environment.entropy, environment.journal, LatestTime()
-    carry_over(environment.metadata, journal)
     stored = _load_stored(static, environment)
     config = stored.settings.config
     cluster_id = load_cluster_id(environment.metadata, entropy)
@@ -179,7 +177,7 @@ def open_services(static: BrokerConfig, environment: Environment, apis: Advertis
         metadata=stored.metadata,
         apis=apis,
         cluster_id=cluster_id,
-        broker_epoch=register(environment.metadata, config.broker_id),
+        leader_epoch=begin_leader_epoch(environment.metadata, config.broker_id),
         endpoints=stored.endpoints,
         audit=stored.audit,
         authenticator=stored.authenticator,

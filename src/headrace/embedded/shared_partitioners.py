@@ -7,7 +7,7 @@ number of records that the topic has had.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -16,7 +16,7 @@ from headrace.broker.partitions.topic import Topic
 from headrace.broker.partitions.topics import Topics
 from headrace.clients.partitioners import Partitioner
 from headrace.errors import StorageError
-from headrace.ports import Delete, MetadataStore, Put
+from headrace.ports import Delete, MetadataStore, Put, versions_of
 from headrace.registers import Named
 
 PARTITIONERS: Final = "partitioner/"
@@ -75,7 +75,7 @@ class TopicPartitioners:
         except msgspec.MsgspecError as error:
             raise StorageError(f"{entry.key}: {error}") from error
         if once:  # if the broker is killed later, this state is out of date
-            self._store.commit([], [Delete(entry.key)])
+            self._commit([Delete(entry.key)])
         return found.state if (found.name, found.parameters or "") == named[:2] else None
 
     def save(self, topics: Topics) -> None:
@@ -92,7 +92,10 @@ class TopicPartitioners:
                 value = msgspec.json.encode(state)
                 changes.append(Put(_key(topic_id), value))
         for first in range(0, len(changes), _AT_ONCE):
-            self._store.commit([], changes[first : first + _AT_ONCE])
+            self._commit(changes[first : first + _AT_ONCE])
+
+    def _commit(self, changes: Sequence[Put | Delete]) -> None:
+        versions_of(self._store.wait(self._store.commit([], changes)))
 
 
 _AT_ONCE: Final = 100

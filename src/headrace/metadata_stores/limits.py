@@ -42,3 +42,8 @@ def holds(check: Check, version: int | None) -> bool:
     if check.version == "exists":
         return version is not None
     return version == check.version
+
+
+def last_by_key(operations: Sequence[Put | Delete]) -> Sequence[tuple[str, Put | Delete]]:
+    """Return the last operation of each key, which determines the result, sorted by key."""
+    return sorted({operation.key: operation for operation in operations}.items())

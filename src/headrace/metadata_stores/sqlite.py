@@ -10,30 +10,48 @@ import contextlib
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
+from headrace.deferred import Deferred, resolved
 from headrace.errors import StorageError
 from headrace.forking import FORKED, disown_in_children, keep_for_ever
-from headrace.metadata_stores.limits import check_commit, holds
+from headrace.metadata_stores.change_log import KeptChanges, size_of
+from headrace.metadata_stores.limits import check_commit, holds, last_by_key
 from headrace.metadata_stores.watches import Callback, Watches
-from headrace.ports import Check, Conflict, Delete, MetadataEntry, Put, Unavailable, Unknown
+from headrace.ports import (
+    Check,
+    CommitOutcome,
+    Conflict,
+    Delete,
+    MetadataBatch,
+    MetadataEntry,
+    MetadataSession,
+    Put,
+    Unavailable,
+    Unknown,
+)
+
+T = TypeVar("T")
 
 APPLICATION_ID: Final = 0x48524D44
 """The application id in the file's header ("HRMD"), by which the store refuses databases of other programs."""
 
-SCHEMA_VERSION: Final = 1
-_SCHEMA: Final = """
+SCHEMA_VERSION: Final = 2
+_UPGRADES: Final = (
+    """
 CREATE TABLE entries (key TEXT PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE counter (version INTEGER NOT NULL);
 INSERT INTO counter VALUES (0);
-"""
-_SESSION: Final = """
-CREATE TEMP TABLE ephemerals (key TEXT PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TEMP VIEW present AS
-    SELECT key, value, version FROM main.entries UNION ALL SELECT key, value, version FROM temp.ephemerals;
-"""
-"""The tables of a session. Ephemeral entries are in memory, and are deleted when the connection is closed. The same
-transactions change them and the durable entries."""
+""",
+    """
+ALTER TABLE entries ADD COLUMN ephemeral INTEGER NOT NULL DEFAULT 0;
+CREATE TABLE changes (version INTEGER, key TEXT, value BLOB, PRIMARY KEY (version, key)) WITHOUT ROWID;
+""",
+)
+"""The statements that lead from each schema version to the next, from an empty file on.
+
+`counter` has the version of the last commit. The rows of `changes` with one version are an entry of the change log:
+what the commit with this version put, and what it deleted, with NULL in place of the value."""
 _AFTER_EVERY_KEY: Final = "\U0010ffff"
 
 
@@ -50,6 +68,14 @@ class SqliteMetadataStore:
             StorageError: Another broker has the file open, it is not a metadata store, or it is damaged.
         """
         self._path = Path(path)
+        self.version = 0
+        """The version of the last commit; 0 if there was none."""
+        self._newest: MetadataBatch | None = None
+        """The change of the last commit; None if the file has to be read for it."""
+        self._is_current = False
+        """Whether `version` and `_kept` agree with the file. They may not after a commit of unknown outcome."""
+        self._kept = KeptChanges()
+        self._watches = Watches(self)
         try:
             # Only the owner may read the file: from the stored credentials others could find passwords. SQLite creates
             # its own files beside it with the same mode.
@@ -68,7 +94,6 @@ class SqliteMetadataStore:
         except StorageError:
             self._connection.close()
             raise
-        self._watches = Watches(self.get, self.list)
         disown_in_children(self)
 
     def disown(self) -> None:
@@ -83,20 +108,43 @@ class SqliteMetadataStore:
         self._connection.execute("PRAGMA synchronous = FULL")
         self._connection.execute("PRAGMA temp_store = MEMORY")
         with self._transaction():
-            version = self._number("PRAGMA user_version")
-            if version == 0 and self._number("SELECT count(*) FROM sqlite_master") == 0:
-                for statement in filter(str.strip, _SCHEMA.split(";")):
-                    self._connection.execute(statement)
-                self._connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-                self._connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-            elif self._number("PRAGMA application_id") != APPLICATION_ID:
+            self._upgrade()
+        self._load()
+        self._delete_ephemeral_entries()
+
+    def _load(self) -> None:
+        """Read the version of the last commit, and what the change log has."""
+        self._newest = None
+        self.version = self._number("SELECT version FROM counter")
+        sizes = (
+            "SELECT version, SUM(LENGTH(key) + COALESCE(LENGTH(value), 0)) FROM changes "
+            "GROUP BY version ORDER BY version"
+        )
+        self._kept.load(self._connection.execute(sizes))
+        self._is_current = True
+
+    def _upgrade(self) -> None:
+        """Bring the file to the present schema version; create the tables in an empty file."""
+        version = self._number("PRAGMA user_version")
+        if version or self._number("SELECT count(*) FROM sqlite_master"):
+            if self._number("PRAGMA application_id") != APPLICATION_ID:
                 raise StorageError(f"{self._path}: not a metadata store of Headrace")
-            elif version != SCHEMA_VERSION:
+            if not 0 < version <= SCHEMA_VERSION:
                 raise StorageError(
                     f"{self._path}: written in format {version}, this version reads {SCHEMA_VERSION}"
                 )
-        for statement in filter(str.strip, _SESSION.split(";")):
-            self._connection.execute(statement)
+        for statements in _UPGRADES[version:]:
+            for statement in filter(str.strip, statements.split(";")):
+                self._connection.execute(statement)
+        if version < SCHEMA_VERSION:
+            self._connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            self._connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+    def _delete_ephemeral_entries(self) -> None:
+        """Delete the ephemeral entries of earlier sessions."""
+        rows = self._connection.execute("SELECT key FROM entries WHERE ephemeral").fetchall()
+        if rows:
+            self._apply([], [Delete(key) for (key,) in rows])
 
     def _number(self, query: str) -> int:
         return int(self._connection.execute(query).fetchone()[0])
@@ -121,7 +169,7 @@ class SqliteMetadataStore:
         """Return one entry, or None."""
         try:
             row = self._connection.execute(
-                "SELECT key, value, version FROM present WHERE key = ?", (key,)
+                "SELECT key, value, version FROM entries WHERE key = ?", (key,)
             ).fetchone()
         except sqlite3.Error as error:
             raise Unavailable(f"{self._path}: {error}") from error
@@ -131,71 +179,135 @@ class SqliteMetadataStore:
         """Return all entries whose key starts with `prefix`, sorted by key."""
         try:
             rows = self._connection.execute(
-                "SELECT key, value, version FROM present WHERE key >= ? AND key < ? ORDER BY key",
+                "SELECT key, value, version FROM entries WHERE key >= ? AND key < ? ORDER BY key",
                 (prefix, prefix + _AFTER_EVERY_KEY),
             ).fetchall()
         except sqlite3.Error as error:
             raise Unavailable(f"{self._path}: {error}") from error
         return [MetadataEntry(*row) for row in rows]
 
-    def commit(self, checks: Sequence[Check], operations: Sequence[Put | Delete]) -> dict[str, int]:
-        """Apply all operations if all checks are true; otherwise raise Conflict and change nothing.
+    def commit(
+        self, checks: Sequence[Check], operations: Sequence[Put | Delete]
+    ) -> Deferred[CommitOutcome]:
+        """Apply all operations if all checks are true; otherwise return Conflict and change nothing.
 
-        Raises:
-            Conflict: A check is false.
-            Unavailable: The file cannot be read or written.
-            Unknown: The commit itself failed. Later calls see that it was not applied, and a later commit makes that
-                final. But if the process ends before, the next process may find the commit applied.
+        Returns:
+            The versions, or an error. Unavailable: the file cannot be read or written. Unknown: the commit itself
+            failed. Later calls see that it was not applied, and a later commit makes that final. But if the process
+            ends before, the next process may find the commit applied.
         """
         check_commit(checks, operations)
+        outcome = self._outcome(checks, operations)
+        with contextlib.suppress(Unavailable):  # the next commit notifies the watches again
+            self._watches.deliver()
+        return resolved(outcome)
+
+    def _outcome(
+        self, checks: Sequence[Check], operations: Sequence[Put | Delete]
+    ) -> CommitOutcome:
         try:
-            with self._transaction():
-                for index, check in enumerate(checks):
-                    entry = self.get(check.key)
-                    if not holds(check, entry.version if entry is not None else None):
-                        raise Conflict(index)
-                versions = self._apply(operations)
+            if not self._is_current:
+                self._load()
+            return self._apply(checks, operations)
+        except Unknown as error:
+            self._is_current = False
+            with contextlib.suppress(sqlite3.Error):
+                self._load()
+            return error
+        except (Conflict, Unavailable) as error:
+            return error
+        except sqlite3.Error as error:
+            return Unavailable(f"{self._path}: {error}")
+
+    def _apply(self, checks: Sequence[Check], operations: Sequence[Put | Delete]) -> dict[str, int]:
+        """Apply a commit and append it to the change log, in one transaction."""
+        version = self.version + 1
+        with self._transaction():
+            for index, check in enumerate(checks):
+                entry = self.get(check.key)
+                if not holds(check, entry.version if entry is not None else None):
+                    raise Conflict(index)
+            change = self._write(operations, version)
+            self._log(change, version)
+        self.version = version
+        self._newest = change
+        self._kept.append(version, size_of(change))
+        return {entry.key: version for entry in change.puts}
+
+    def _write(self, operations: Sequence[Put | Delete], version: int) -> MetadataBatch:
+        """Write the entries of a commit, and return its change."""
+        puts: list[MetadataEntry] = []
+        deletes: list[str] = []
+        execute = self._connection.execute
+        for key, operation in last_by_key(operations):
+            if isinstance(operation, Put):
+                value = bytes(operation.value)
+                execute(
+                    "INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?)",
+                    (key, value, version, operation.ephemeral),
+                )
+                puts.append(MetadataEntry(key, value, version))
+            elif execute("DELETE FROM entries WHERE key = ?", (key,)).rowcount:
+                deletes.append(key)
+        execute("UPDATE counter SET version = ?", (version,))
+        return MetadataBatch(snapshot=False, puts=puts, deletes=deletes)
+
+    def _log(self, change: MetadataBatch, version: int) -> None:
+        """Append a commit to the change log, and prune the oldest entries."""
+        rows: list[tuple[int, str, bytes | None]] = [(version, e.key, e.value) for e in change.puts]
+        rows += [(version, key, None) for key in change.deletes]
+        self._connection.executemany("INSERT INTO changes VALUES (?, ?, ?)", rows)
+        pruned = self._kept.pruned_by(size_of(change))
+        if pruned != self._kept.pruned:
+            self._connection.execute("DELETE FROM changes WHERE version <= ?", (pruned,))
+
+    def change(self, version: int) -> MetadataBatch | None:
+        """Return the change that the commit with this version has made; None if the log no longer has it."""
+        if version == self.version and self._newest is not None:
+            return self._newest
+        if version <= self._kept.pruned:
+            return None
+        try:
+            rows = self._connection.execute(
+                "SELECT key, value FROM changes WHERE version = ? ORDER BY key", (version,)
+            ).fetchall()
         except sqlite3.Error as error:
             raise Unavailable(f"{self._path}: {error}") from error
-        self._watches.committed(operation.key for operation in operations)
-        return versions
-
-    def _apply(self, operations: Sequence[Put | Delete]) -> dict[str, int]:
-        self._connection.execute("UPDATE counter SET version = version + 1")
-        version = self._number("SELECT version FROM counter")
-        versions: dict[str, int] = {}
-        for operation in operations:
-            key = operation.key
-            self._connection.execute("DELETE FROM main.entries WHERE key = ?", (key,))
-            self._connection.execute("DELETE FROM temp.ephemerals WHERE key = ?", (key,))
-            if isinstance(operation, Put):
-                table = "temp.ephemerals" if operation.ephemeral else "main.entries"
-                self._connection.execute(
-                    f"INSERT INTO {table} VALUES (?, ?, ?)",  # noqa: S608 - one of the two names above
-                    (key, bytes(operation.value), version),
-                )
-                versions[key] = version
-            else:
-                versions.pop(key, None)
-        return versions
+        puts = [MetadataEntry(key, value, version) for key, value in rows if value is not None]
+        deletes = [key for key, value in rows if value is None]
+        return MetadataBatch(snapshot=False, puts=puts, deletes=deletes)
 
     @property
-    def session(self) -> int:
-        """Always 1: the session lasts until the file is closed."""
-        return 1
+    def session(self) -> MetadataSession:
+        """The session, which lasts until the file is closed."""
+        return MetadataSession(1)
 
-    def renew(self) -> None:
+    def renew(self) -> Deferred[Unavailable | None]:
         """Do nothing: the session lasts until the file is closed."""
+        return resolved(None)
+
+    def wait(self, deferred: Deferred[T]) -> T:
+        """Return the value, which every deferred of this store has already."""
+        return deferred.value
 
     def barrier(self) -> None:
         """Do nothing: there is no other user of the file."""
 
-    def watch(self, prefix: str, callback: Callback) -> Callable[[], object]:
-        """Call `callback` with a snapshot of the entries below a prefix, and then with every change."""
-        return self._watches.add(prefix, callback)
+    def watch(self, callback: Callback) -> Callable[[], object]:
+        """Call `callback` with a snapshot of all entries, and then with every change.
+
+        Raises:
+            Unavailable: The file cannot be read.
+        """
+        end = self._watches.add(callback)
+        self._watches.deliver()
+        return end
 
     def close(self) -> None:
-        """End the session, write the WAL into the file, and release the lock."""
+        """End the session, write the WAL into the file, and release the lock.
+
+        The next start deletes the ephemeral entries.
+        """
         self._watches.clear()
         self._connection.close()
 

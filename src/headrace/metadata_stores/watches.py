@@ -1,98 +1,84 @@
-"""The watches of a metadata store in this process: callbacks after every commit."""
+"""The watches of a metadata store: readers of its change log, each at its own version."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from headrace.ports import MetadataBatch, MetadataEntry
 
 Callback = Callable[[MetadataBatch], object]
 
 
-class _Watch:
-    __slots__ = ("callback", "changed", "delivered", "prefix")
+class ChangeLog(Protocol):
+    """The content and the change log of a metadata store, as watches read them."""
 
-    def __init__(self, prefix: str, callback: Callback) -> None:
-        self.prefix = prefix
+    @property
+    def version(self) -> int:
+        """The version of the last commit; 0 if there was none."""
+
+    def list(self, prefix: str) -> Sequence[MetadataEntry]:
+        """Return all entries whose key starts with `prefix`, sorted by key."""
+
+    def change(self, version: int) -> MetadataBatch | None:
+        """Return the change that the commit with this version has made; None if the log no longer has it."""
+
+
+class _Watch:
+    __slots__ = ("callback", "version")
+
+    def __init__(self, callback: Callback) -> None:
         self.callback = callback
-        self.changed: set[str] | None = None
-        """The keys with changes that were not delivered yet; None before the snapshot."""
-        self.delivered: dict[str, int] = {}
-        """The versions of the keys that were delivered to the callback."""
+        self.version: int | None = None
+        """The version of the last commit that was delivered; None before the first snapshot."""
 
 
 class Watches:
-    """The watches of a metadata store, and their pending notifications.
+    """The watches of one session.
 
     A callback may commit, watch and end watches. No callback runs inside another callback: the outermost call delivers
     notifications until none is pending.
     """
 
-    __slots__ = ("_delivering", "_get", "_list", "_watches")
+    __slots__ = ("_delivering", "_log", "_watches")
 
-    def __init__(
-        self,
-        get: Callable[[str], MetadataEntry | None],
-        list_: Callable[[str], Sequence[MetadataEntry]],
-    ) -> None:
-        """Use the given functions to read the store."""
-        self._get = get
-        self._list = list_
+    def __init__(self, log: ChangeLog) -> None:
+        """Read the given log."""
+        self._log = log
         self._watches: dict[_Watch, None] = {}
         self._delivering = False
 
-    def add(self, prefix: str, callback: Callback) -> Callable[[], object]:
-        """Begin a watch, and return the function that ends it; see `headrace.ports.MetadataStore.watch`."""
-        watch = _Watch(prefix, callback)
+    def add(self, callback: Callback) -> Callable[[], object]:
+        """Begin a watch, which `deliver` serves, and return the function that ends it."""
+        watch = _Watch(callback)
         self._watches[watch] = None
-        self._deliver()
         return lambda: self._watches.pop(watch, None)
 
-    def committed(self, keys: Iterable[str]) -> None:
-        """Notify the watches of a commit that wrote or deleted these keys."""
-        if not self._watches:
-            return
-        written = list(keys)
-        for watch in self._watches:
-            if watch.changed is not None:
-                watch.changed.update(key for key in written if key.startswith(watch.prefix))
-        self._deliver()
-
     def clear(self) -> None:
-        """End all watches of the store."""
+        """End all watches of the session."""
         self._watches.clear()
 
-    def _deliver(self) -> None:
+    def deliver(self) -> None:
+        """Notify all watches of everything that they do not know yet."""
         if self._delivering:
             return
         self._delivering = True
         try:
-            while (watch := self._next()) is not None:
-                batch = self._batch(watch)
-                if batch is not None:
+            while (watch := self._behind()) is not None:
+                batch = self._next(watch)
+                if batch.snapshot or batch.puts or batch.deletes:
                     watch.callback(batch)
         finally:
             self._delivering = False
 
-    def _next(self) -> _Watch | None:
-        return next((w for w in self._watches if w.changed is None or w.changed), None)
+    def _behind(self) -> _Watch | None:
+        version = self._log.version
+        return next((watch for watch in self._watches if watch.version != version), None)
 
-    def _batch(self, watch: _Watch) -> MetadataBatch | None:
-        changed, watch.changed = watch.changed, set()
-        if changed is None:
-            entries = self._list(watch.prefix)
-            watch.delivered = {entry.key: entry.version for entry in entries}
-            return MetadataBatch(snapshot=True, puts=entries)
-        puts: list[MetadataEntry] = []
-        deletes: list[str] = []
-        for key in sorted(changed):
-            entry = self._get(key)
-            if entry is None:
-                if watch.delivered.pop(key, None) is not None:
-                    deletes.append(key)
-            elif watch.delivered.get(key) != entry.version:
-                watch.delivered[key] = entry.version
-                puts.append(entry)
-        return (
-            MetadataBatch(snapshot=False, puts=puts, deletes=deletes) if puts or deletes else None
-        )
+    def _next(self, watch: _Watch) -> MetadataBatch:
+        change = None if watch.version is None else self._log.change(watch.version + 1)
+        if watch.version is None or change is None:
+            watch.version = self._log.version
+            return MetadataBatch(snapshot=True, puts=self._log.list(""))
+        watch.version += 1
+        return change

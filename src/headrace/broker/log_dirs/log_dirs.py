@@ -21,16 +21,24 @@ from headrace.broker.log_dirs.log_dir import LogDir
 from headrace.config.broker import BrokerConfig
 from headrace.core.cluster.records import (
     LOG_DIRECTORIES,
-    PLACEMENTS,
+    TOPICS,
     LogDirectoriesRecord,
-    PlacementRecord,
+    TopicRecord,
     decode,
     encode,
 )
 from headrace.core.log import RunTasks, Shared, run_in_turn
 from headrace.core.meta_properties import read_meta
 from headrace.errors import ConfigError, InvalidConfigError, StorageError
-from headrace.ports import Entropy, FileSystem, Journal, MetadataStore, OpenStorage, Put
+from headrace.ports import (
+    Entropy,
+    FileSystem,
+    Journal,
+    MetadataStore,
+    OpenStorage,
+    Put,
+    versions_of,
+)
 
 _STORAGE: Final = "storage:"
 """The prefix of the directory id of a storage, before its name. Other ids have no colon."""
@@ -224,15 +232,16 @@ class _Opening:
     def _holds_partitions(self, name: str) -> bool:
         ids = {directory_id for directory_id, known in self.names.items() if known == name}
         return bool(ids) and any(
-            ids.intersection(decode(entry, PlacementRecord).directories)
-            for entry in self._metadata.list(f"{PLACEMENTS}{self._config.broker_id}/")
+            ids.intersection(decode(entry, TopicRecord).directory_ids)
+            for entry in self._metadata.list(TOPICS)
         )
 
     def remember(self, log_dirs: Sequence[LogDir]) -> None:
         """Store the present name of each directory in the metadata."""
         names = self.names | {log_dir.directory_id: log_dir.name for log_dir in log_dirs}
         if names != self.names:
-            self._metadata.commit([], [Put(self._key, encode(LogDirectoriesRecord(names)))])
+            put = Put(self._key, encode(LogDirectoriesRecord(names)))
+            versions_of(self._metadata.wait(self._metadata.commit([], [put])))
             self.names = names
 
 

@@ -1,18 +1,18 @@
-"""The identity of the cluster and the registration of the broker, as the metadata store keeps them."""
+"""The identity of the cluster and the leader epoch of the broker, as the metadata store keeps them."""
 
 from __future__ import annotations
 
 import base64
 
 from headrace.core.cluster.records import (
+    BROKER_EPOCHS,
     CLUSTER_ID_KEY,
-    REGISTRATIONS,
     ClusterIdRecord,
-    RegistrationRecord,
+    LeaderEpochRecord,
     decode,
     encode,
 )
-from headrace.ports import Check, Entropy, MetadataStore, Put
+from headrace.ports import Check, Entropy, MetadataStore, Put, versions_of
 
 
 def load_cluster_id(metadata: MetadataStore, entropy: Entropy) -> str:
@@ -21,22 +21,21 @@ def load_cluster_id(metadata: MetadataStore, entropy: Entropy) -> str:
     if entry is not None:
         return decode(entry, ClusterIdRecord).cluster_id
     cluster_id = base64.urlsafe_b64encode(entropy.uuid()).rstrip(b"=").decode()
-    metadata.commit(
-        [Check(CLUSTER_ID_KEY, "absent")],
-        [Put(CLUSTER_ID_KEY, encode(ClusterIdRecord(cluster_id)))],
-    )
+    check = Check(CLUSTER_ID_KEY, "absent")
+    put = Put(CLUSTER_ID_KEY, encode(ClusterIdRecord(cluster_id)))
+    versions_of(metadata.wait(metadata.commit([check], [put])))
     return cluster_id
 
 
-def register(metadata: MetadataStore, broker_id: int) -> int:
-    """Register this start of the broker, and return the broker epoch. Every start has the next one.
+def begin_leader_epoch(metadata: MetadataStore, broker_id: int) -> int:
+    """Begin the next leader epoch, and return it. Every start does so.
 
-    The registration begins another leader epoch of each partition that the broker leads. By the leader epoch a client
-    detects that a crash has lost records which the client had read (KIP-320).
+    By the epoch a client detects that a crash has lost records which the client had read (KIP-320).
     """
-    key = f"{REGISTRATIONS}{broker_id}"
+    key = f"{BROKER_EPOCHS}{broker_id}"
     entry = metadata.get(key)
-    broker_epoch = 0 if entry is None else decode(entry, RegistrationRecord).broker_epoch + 1
+    epoch = 0 if entry is None else decode(entry, LeaderEpochRecord).leader_epoch + 1
     check = Check(key, "absent" if entry is None else entry.version)
-    metadata.commit([check], [Put(key, encode(RegistrationRecord(broker_epoch)))])
-    return broker_epoch
+    put = Put(key, encode(LeaderEpochRecord(epoch)))
+    versions_of(metadata.wait(metadata.commit([check], [put])))
+    return epoch

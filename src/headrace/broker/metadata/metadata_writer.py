@@ -31,6 +31,7 @@ from headrace.ports import (
     Put,
     SessionLost,
     Unknown,
+    versions_of,
 )
 
 BROKER_COMMITS: Final = "brokers/commit/"
@@ -91,7 +92,7 @@ class MetadataWriter:
         entry = self._store.get(self._key)
         check = Check(self._key, "absent" if entry is None else entry.version)
         try:
-            versions = self._store.commit([check], [self._count(0)])
+            versions = self._commit([check], [self._count(0)])
         except Conflict as conflict:
             raise StorageError(
                 f"{self._key}: another process of this broker has begun"
@@ -136,9 +137,7 @@ class MetadataWriter:
         self._number += 1
         fence = Check(self._key, self._version)
         try:
-            versions = self._store.commit(
-                [*checks, fence], [*operations, self._count(self._number)]
-            )
+            versions = self._commit([*checks, fence], [*operations, self._count(self._number)])
         except Unknown as error:
             self._journal.warning("metadata_commit_unknown", error=str(error))
             self._applied = applied
@@ -204,7 +203,7 @@ class MetadataWriter:
             void = self._number + 1
             try:
                 check = Check(self._key, self._version)
-                return void, self._store.commit([check], [self._count(void)])[self._key]
+                return void, self._commit([check], [self._count(void)])[self._key]
             except Conflict:
                 if (last := self._last()) is None:
                     raise
@@ -227,10 +226,14 @@ class MetadataWriter:
         return StorageUnavailableError(str(error))
 
     def _renew(self) -> None:
-        try:
-            self._store.renew()
-        except StorageError as error:
+        error = self._store.wait(self._store.renew())
+        if error is not None:
             self._journal.error("metadata_session_not_renewed", error=str(error))
+
+    def _commit(
+        self, checks: Sequence[Check], operations: Sequence[Put | Delete]
+    ) -> dict[str, int]:
+        return versions_of(self._store.wait(self._store.commit(checks, operations)))
 
     def _count(self, number: int) -> Put:
         return Put(self._key, msgspec.json.encode(_Commit(number, self._process)))

@@ -1,10 +1,7 @@
 """The values under the keys of the metadata store: JSON with a format number, which is checked when a value is read.
 
-Entries of earlier formats are carried over by `headrace.broker.metadata.migration`.
-
 meta/cluster_id         the id of the cluster
-topics/<name>           topic id, and the replicas of each partition; the topic exists while this key exists
-state/<topic id>/<partition>  leader, leader epoch and in-sync replicas of a partition, see `partition_states`
+topics/<name>           topic id, replicas and log directory of each partition; the topic exists while this key exists
 config/topic/<name>     the topic's own settings
 config/group/<name>     the settings of a group; the name is percent-encoded
 config/broker/<id>      the settings of one broker that were changed while it ran; "default" stands for all brokers
@@ -13,8 +10,7 @@ quota/<entity>          the quotas of a user, of a client id, or of both togethe
 scram/<mechanism>/<user>  the stored keys of a user's password; the name is percent-encoded
 scram_secret            the secret for made-up credentials of users that do not exist
 deleted/<topic id>      a deleted topic whose directories may still exist
-brokers/registration/<id>  the broker epoch of this broker, which rises with every start
-brokers/placement/<id>/<topic id>  the log directories of this broker's replicas, except those in the first directory
+brokers/epoch/<id>      the leader epoch of this broker's partitions
 brokers/commit/<id>     the broker's last commit, see `headrace.broker.metadata.metadata_writer`
 brokers/directories/<id>  the last known names of this broker's log directories, if it ever had several
 partitioner/<topic id>  the state of the topic's partitioner, shared by the clients of an embedded broker
@@ -24,7 +20,7 @@ pid_block               see `headrace.broker.coordinators.producer_ids`
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Final, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -42,131 +38,70 @@ ACLS: Final = "acl/"
 SCRAM: Final = "scram/"
 UNKNOWN_USERS_KEY: Final = "scram_secret"
 DELETED: Final = "deleted/"
-STATES: Final = "state/"
-REGISTRATIONS: Final = "brokers/registration/"
-PLACEMENTS: Final = "brokers/placement/"
+BROKER_EPOCHS: Final = "brokers/epoch/"
 LOG_DIRECTORIES: Final = "brokers/directories/"
 FORMAT: Final = 1
-TOPIC_FORMAT: Final = 3
+FORMAT_WITH_DIRECTORIES: Final = 2
 
 
-class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The value of an entry.
-
-    Attributes:
-        FORMATS: The formats that the class reads. It writes the newest.
-    """
-
-    FORMATS: ClassVar[range] = range(FORMAT, FORMAT + 1)
-
-
-class ClusterIdRecord(Record, frozen=True):
+class ClusterIdRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The id of the cluster, 22 characters of base64."""
 
     cluster_id: str
     format: int = FORMAT
 
 
-class TopicRecord(Record, frozen=True):
-    """A topic: its id in hexadecimal, and the brokers of its partitions.
+class TopicRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A topic: its id in hexadecimal, and the brokers and the log directory of each partition.
 
-    Attributes:
-        topic_id: The topic's id.
-        replicas: The brokers of each partition. The first one is the preferred leader.
-        adding: The brokers that a reassignment adds to a partition, by partition.
-        removing: The brokers that a reassignment removes from a partition, by partition.
+    Format 1 has no directories: all partitions are in the first directory, which has the metadata. A broker with one
+    directory still writes format 1.
     """
-
-    FORMATS: ClassVar[range] = range(TOPIC_FORMAT, TOPIC_FORMAT + 1)
 
     topic_id: str
-    replicas: list[tuple[int, ...]]
-    adding: dict[int, tuple[int, ...]] = {}
-    removing: dict[int, tuple[int, ...]] = {}
-    format: int = TOPIC_FORMAT
-
-
-class PartitionState(Record, frozen=True):
-    """The leader of a partition. `headrace.core.cluster.partition_states` has its rules.
-
-    Attributes:
-        leader: The broker that leads the partition; -1 for none.
-        leader_epoch: The leader epoch in which the leader began to lead.
-        isr: The in-sync replicas.
-        elr: The eligible leader replicas (KIP-966).
-        registration: The broker epoch of the leader at which `leader_epoch` began.
-    """
-
-    leader: int
-    leader_epoch: int
-    isr: tuple[int, ...]
-    elr: tuple[int, ...] = ()
-    registration: int = 0
+    partitions: list[list[int]]
     format: int = FORMAT
-
-
-class RegistrationRecord(Record, frozen=True):
-    """The registration of a broker. Every start of the broker's process increments the broker epoch."""
-
-    broker_epoch: int
-    format: int = FORMAT
-
-
-class PlacementRecord(Record, frozen=True):
-    """The partitions of a topic in each log directory of a broker, by directory id.
-
-    A replica of the broker without a directory is in the first log directory.
-    """
-
-    directories: dict[str, list[int]]
-    format: int = FORMAT
+    directories: list[str] | msgspec.UnsetType = msgspec.UNSET
 
     @classmethod
-    def of(cls, directory_ids: Sequence[str]) -> PlacementRecord:
-        """Return the record of a topic from the directory id of each partition; "" is the first directory."""
-        directories: dict[str, list[int]] = {}
-        for partition, directory_id in enumerate(directory_ids):
-            if directory_id:
-                directories.setdefault(directory_id, []).append(partition)
-        return cls(directories)
+    def of(
+        cls, topic_id: bytes, replicas: list[list[int]], directory_ids: Sequence[str]
+    ) -> TopicRecord:
+        """Return a record in the oldest format that can express it. "" as a directory is the first one."""
+        if not any(directory_ids):
+            return cls(topic_id.hex(), replicas)
+        return cls(topic_id.hex(), replicas, FORMAT_WITH_DIRECTORIES, list(directory_ids))
 
-    def directory_ids(self, count: int) -> list[str]:
-        """Return the directory id of each of `count` partitions; "" is the first directory.
-
-        Raises:
-            ValueError: A partition does not exist, or has two directories.
-        """
-        found = [""] * count
-        for directory_id, partitions in self.directories.items():
-            for partition in partitions:
-                if not 0 <= partition < count or found[partition]:
-                    raise ValueError(f"the directory of partition {partition}")
-                found[partition] = directory_id
-        return found
+    @property
+    def directory_ids(self) -> list[str]:
+        """The directory of each partition; "" is the first one."""
+        return (
+            [""] * len(self.partitions) if self.directories is msgspec.UNSET else self.directories
+        )
 
 
-class TopicConfigRecord(Record, frozen=True):
+class TopicConfigRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A topic's own settings, under Kafka's names."""
 
     settings: dict[str, str]
     format: int = FORMAT
 
 
-class BrokerConfigRecord(Record, frozen=True):
+class BrokerConfigRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The settings of a broker, or of all brokers, that were changed while they ran, under Kafka's names."""
 
     settings: dict[str, str]
     format: int = FORMAT
 
 
-class GroupConfigRecord(Record, frozen=True):
+class GroupConfigRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The settings of a group, by name."""
 
     settings: dict[str, str]
     format: int = FORMAT
 
 
-class ClientQuotaRecord(Record, frozen=True):
+class ClientQuotaRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The quotas of an entity. For each type of the entity, a null name stands for `<default>`."""
 
     entity: dict[str, str | None]
@@ -174,7 +109,7 @@ class ClientQuotaRecord(Record, frozen=True):
     format: int = FORMAT
 
 
-class AclRecord(Record, frozen=True):
+class AclRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One ACL. Type, pattern, operation and permission have Kafka's names."""
 
     resource_type: str
@@ -219,7 +154,7 @@ class AclRecord(Record, frozen=True):
             raise StorageError(f"an ACL with {error}, which this version does not know") from error
 
 
-class ScramRecord(Record, frozen=True):
+class ScramRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The credential of a user for one SCRAM mechanism, with salt and keys in hexadecimal."""
 
     salt: str
@@ -232,7 +167,7 @@ class ScramRecord(Record, frozen=True):
         return "ScramRecord(...)"
 
 
-class ScramSecretRecord(Record, frozen=True):
+class ScramSecretRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The secret for made-up credentials, in hexadecimal."""
 
     secret: str
@@ -242,7 +177,7 @@ class ScramSecretRecord(Record, frozen=True):
         return "ScramSecretRecord(...)"
 
 
-class TombstoneRecord(Record, frozen=True):
+class TombstoneRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A deleted topic, with the names of its directories."""
 
     name: str
@@ -250,35 +185,45 @@ class TombstoneRecord(Record, frozen=True):
     format: int = FORMAT
 
 
-class LogDirectoriesRecord(Record, frozen=True):
+class LogDirectoriesRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The log directories of a broker: the last known name of each directory id."""
 
     names: dict[str, str]
     format: int = FORMAT
 
 
-R = TypeVar("R", bound=Record)
+class LeaderEpochRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The leader epoch of a broker's partitions."""
+
+    leader_epoch: int
+    format: int = FORMAT
+
+
+R = TypeVar(
+    "R",
+    ClusterIdRecord,
+    TopicRecord,
+    TopicConfigRecord,
+    BrokerConfigRecord,
+    GroupConfigRecord,
+    ClientQuotaRecord,
+    ScramRecord,
+    ScramSecretRecord,
+    AclRecord,
+    TombstoneRecord,
+    LogDirectoriesRecord,
+    LeaderEpochRecord,
+)
+_NEWEST: Final[dict[type[msgspec.Struct], int]] = {TopicRecord: FORMAT_WITH_DIRECTORIES}
 
 
 class _FormatOnly(msgspec.Struct, frozen=True):
     format: int
 
 
-def encode(record: Record) -> bytes:
+def encode(record: msgspec.Struct) -> bytes:
     """Encode a record for the store."""
     return msgspec.json.encode(record)
-
-
-def format_of(entry: MetadataEntry) -> int:
-    """Return the format number of a stored record.
-
-    Raises:
-        StorageError: The record is damaged.
-    """
-    try:
-        return msgspec.json.decode(entry.value, type=_FormatOnly).format
-    except msgspec.MsgspecError as error:
-        raise _unreadable(entry, "", str(error)) from error
 
 
 def decode(entry: MetadataEntry, record_type: type[R]) -> R:
@@ -287,23 +232,21 @@ def decode(entry: MetadataEntry, record_type: type[R]) -> R:
     Raises:
         StorageError: The record is damaged, or of a format that this version does not know.
     """
-    found, formats = format_of(entry), record_type.FORMATS
-    if found > formats[-1]:
-        raise StorageError(
-            f"{entry.key}: the entry is written in format {found}, this version reads up to {formats[-1]}; "
-            "start the newer version of Headrace that wrote the entry"
-        )
-    written = f" in format {found}"
-    if found not in formats:
-        raise _unreadable(entry, written, f"this version reads format {formats[0]} or newer")
+    found: int | None = None
     try:
+        found = msgspec.json.decode(entry.value, type=_FormatOnly).format
+        newest = _NEWEST.get(record_type, FORMAT)
+        if found > newest:
+            raise StorageError(
+                f"{entry.key}: the entry is written in format {found}, this version reads up to {newest}; "
+                "start the newer version of Headrace that wrote the entry"
+            )
+        if found < FORMAT:
+            raise msgspec.ValidationError(f"there is no format {found}")
         return msgspec.json.decode(entry.value, type=record_type)
     except msgspec.MsgspecError as error:
-        raise _unreadable(entry, written, str(error)) from error
-
-
-def _unreadable(entry: MetadataEntry, written: str, reason: str) -> StorageError:
-    return StorageError(
-        f"{entry.key}: the entry{written} cannot be read: {reason}; "
-        "start the version of Headrace that wrote the entry, or restore the metadata from a backup"
-    )
+        written = "" if found is None else f" in format {found}"
+        raise StorageError(
+            f"{entry.key}: the entry{written} cannot be read: {error}; "
+            "start the version of Headrace that wrote the entry, or restore the metadata from a backup"
+        ) from error

@@ -12,6 +12,7 @@ from headrace.broker.session import Session
 from headrace.config.broker import parse_broker_config
 from headrace.core.cluster.records import ACLS
 from headrace.errors import ConfigError, ErrorCode, StorageError
+from headrace.metadata_stores.sessions import Fault, SimulatedMetadataStore
 from headrace.ports import Put
 from headrace.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
@@ -36,7 +37,6 @@ from headrace.security.acls import (
 from headrace.security.principal import Principal
 from tests.fixtures.acl_cases import codes, transactional_batch
 from tests.fixtures.broker_harness import BrokerHarness, fetch_request, produce_request
-from tests.fixtures.faulty_metadata import FaultyMetadataStore
 
 ON: dict[str, Any] = {"authorizer_class_name": "headrace", "durability": "os"}
 DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -365,10 +365,10 @@ def test_no_start_with_an_acl_that_cannot_be_read(harness: BrokerHarness, key: s
 
 
 def test_many_acls_are_created_denials_first_and_deleted_permissions_first():
-    harness = BrokerHarness(metadata=FaultyMetadataStore(), **ON)
+    harness = BrokerHarness(metadata=SimulatedMetadataStore(), **ON)
     harness.create_topic("t")
     store = harness.metadata
-    assert isinstance(store, FaultyMetadataStore)
+    assert isinstance(store, SimulatedMetadataStore)
     many = [creation(principal=f"User:u{number}") for number in range(150)]
     deny = creation(permission_type=Permission.DENY)
     store.faults = ["none", "unavailable"]
@@ -387,8 +387,8 @@ def test_many_acls_are_created_denials_first_and_deleted_permissions_first():
 
 
 @pytest.mark.parametrize("fault", ["unknown and void", "unknown and applied"])
-def test_an_outcome_that_is_not_known_is_settled(fault: str):
-    store = FaultyMetadataStore()
+def test_an_outcome_that_is_not_known_is_settled(fault: Fault):
+    store = SimulatedMetadataStore()
     harness = BrokerHarness(metadata=store, **ON)
     harness.create_topic("t")
     store.faults = [fault]

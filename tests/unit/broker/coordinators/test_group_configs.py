@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from headrace.errors import ErrorCode, StorageError
+from headrace.ports import Put
 from headrace.protocol.messages.alter_configs import (
     AlterableConfig,
     AlterConfigsRequest,
@@ -237,7 +238,7 @@ def test_an_invalid_stored_group_setting_stops_the_start(harness) -> None:
     attach(harness, "a")
     entry = harness.metadata.get("config/group/g")
     bad = entry.value.replace(b"headrace.topics", b"headrace.topicz")
-    harness.metadata._entries[entry.key] = type(entry)(entry.key, bad, entry.version)
+    harness.metadata.commit([], [Put(entry.key, bad)])
     with pytest.raises(StorageError, match="config/group/g"):
         harness.restart()
 

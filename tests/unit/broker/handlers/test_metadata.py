@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from headrace.broker.topic_names import DELETED_NAMES_LIMIT, DeletedNames
-from headrace.errors import ConfigError, ErrorCode, StorageError
+from headrace.deferred import resolved
+from headrace.errors import ConfigError, ErrorCode
 from headrace.metadata_stores.memory import MemoryMetadataStore
+from headrace.ports import Unavailable
 from headrace.protocol.codec import ZERO_UUID
 from headrace.protocol.messages.describe_cluster import DescribeClusterRequest
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -142,7 +144,7 @@ class FullStore(MemoryMetadataStore):
 
     def commit(self, checks, operations):
         if self.full:
-            raise StorageError("disk full")
+            return resolved(Unavailable("disk full"))
         return super().commit(checks, operations)
 
 

@@ -14,6 +14,7 @@ import pytest
 from headrace.broker.quotas.client_quotas import Entity
 from headrace.errors import ErrorCode, StorageError
 from headrace.metadata_stores.memory import MemoryMetadataStore
+from headrace.metadata_stores.sessions import Fault, SimulatedMetadataStore
 from headrace.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasRequestEntityData,
@@ -37,19 +38,18 @@ from headrace.protocol.messages.incremental_alter_configs import (
 )
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 from tests.fixtures.broker_harness import BrokerHarness
-from tests.fixtures.faulty_metadata import FaultyMetadataStore
 
 NONE, UNKNOWN = ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT
 NOT_STORED = ErrorCode.KAFKA_STORAGE_ERROR
 
 
 class Harness(BrokerHarness):
-    metadata: FaultyMetadataStore  # type: ignore[mutable-override]  # only this class sets it
+    metadata: SimulatedMetadataStore  # type: ignore[mutable-override]  # only this class sets it
 
 
 @pytest.fixture
 def harness() -> Harness:
-    made = Harness(metadata=FaultyMetadataStore())
+    made = Harness(metadata=SimulatedMetadataStore())
     made.create_topic("t", partitions=2, retention_ms="1000")
     made.produce("t", b"a")
     return made
@@ -132,7 +132,7 @@ def assert_stored(harness: Harness) -> None:
 @every_change
 @pytest.mark.parametrize("fault", ["unavailable", "unknown and void", "unknown and late"])
 def test_a_change_that_is_not_stored_is_an_error_and_has_no_effect(
-    harness: Harness, change: Change, fault: str
+    harness: Harness, change: Change, fault: Fault
 ) -> None:
     before = known(harness)
     harness.metadata.faults = [fault]
@@ -158,7 +158,7 @@ def test_a_change_that_is_stored_without_a_response_is_a_success(
 @every_change
 @pytest.mark.parametrize("fault", ["unknown and void", "unknown and late", "unknown and applied"])
 def test_a_commit_of_unknown_outcome_blocks_changes_until_it_is_settled(
-    harness: Harness, change: Change, fault: str
+    harness: Harness, change: Change, fault: Fault
 ) -> None:
     store, before = harness.metadata, known(harness)
     store.faults = [fault]
@@ -227,7 +227,7 @@ def test_a_lost_session_is_renewed(harness: Harness, change: Change) -> None:
     harness.metadata.lose_session()
     assert change(harness) == NOT_STORED
     assert known(harness) == before
-    assert harness.metadata.session == 2
+    assert harness.metadata.session.number == 2
     assert change(harness) == NONE
     assert_stored(harness)
 
@@ -235,7 +235,9 @@ def test_a_lost_session_is_renewed(harness: Harness, change: Change) -> None:
 @pytest.mark.parametrize(
     "fault", ["unavailable", "unknown and void", "unknown and late", "unknown and applied"]
 )
-def test_a_producer_id_is_allocated_once_despite_store_faults(harness: Harness, fault: str) -> None:
+def test_a_producer_id_is_allocated_once_despite_store_faults(
+    harness: Harness, fault: Fault
+) -> None:
     def next_id() -> tuple[int, int]:
         answer = harness.call(InitProducerIdRequest(transactional_id=None))
         return answer.error_code, answer.producer_id
@@ -273,7 +275,7 @@ def test_only_the_latest_process_of_a_broker_changes_anything(
 
 
 def test_a_start_without_the_store_raises_an_error() -> None:
-    store = FaultyMetadataStore()
+    store = SimulatedMetadataStore()
     store.down = True
     with pytest.raises(StorageError, match="down"):
         BrokerHarness(metadata=store)
@@ -281,8 +283,9 @@ def test_a_start_without_the_store_raises_an_error() -> None:
 
 def test_a_start_whose_first_commits_are_unknown_can_be_repeated() -> None:
     for number in range(3):
-        store = FaultyMetadataStore()
-        store.faults = [""] * number + ["unknown and applied"]
+        store = SimulatedMetadataStore()
+        applied: list[Fault] = ["none", "none", "unknown and applied"]
+        store.faults = applied[2 - number :]
         with pytest.raises(StorageError):
             BrokerHarness(metadata=store)
         assert BrokerHarness(metadata=store).create_topic("t").error_code == NONE

@@ -1,0 +1,149 @@
+"""The conformance suite of metadata stores: keys, versions, checks and limits."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.ports import Check, Conflict, Delete, MetadataEntry, MetadataStore, Put, versions_of
+from tests.fixtures.metadata_stores import commit
+
+
+def test_an_absent_key_is_none(store: MetadataStore):
+    assert store.get("topics/flights") is None
+    assert list(store.list("topics/")) == []
+
+
+def test_a_put_is_read_back_with_its_version(store: MetadataStore):
+    versions = commit(store, [], [Put("a", b"1")])
+    assert store.get("a") == MetadataEntry("a", b"1", versions["a"])
+
+
+def test_list_is_sorted_and_stops_at_the_prefix(store: MetadataStore):
+    commit(store, [], [Put(key, b"") for key in ("topics/b", "topics", "topics/a", "topicsz", "u")])
+    assert [e.key for e in store.list("topics/")] == ["topics/a", "topics/b"]
+    assert [e.key for e in store.list("topics")] == ["topics", "topics/a", "topics/b", "topicsz"]
+    assert len(store.list("")) == 5
+
+
+def test_list_treats_wildcards_as_literal_characters(store: MetadataStore):
+    commit(store, [], [Put("a_b", b""), Put("axb", b""), Put("a%b", b"")])
+    assert [e.key for e in store.list("a_")] == ["a_b"]
+    assert [e.key for e in store.list("a%")] == ["a%b"]
+
+
+def test_a_failing_check_names_its_index_and_changes_nothing(store: MetadataStore):
+    version = commit(store, [], [Put("a", b"1")])["a"]
+    with pytest.raises(Conflict) as conflict:
+        commit(
+            store,
+            [Check("a", version), Check("b", "exists"), Check("a", "absent")],
+            [Put("a", b"2"), Put("c", b"3")],
+        )
+    assert conflict.value.index == 1
+    assert store.get("a") == MetadataEntry("a", b"1", version)
+    assert store.get("c") is None
+
+
+@pytest.mark.parametrize(
+    ("present", "wanted", "holds"),
+    [
+        (True, "exists", True),
+        (True, "absent", False),
+        (False, "exists", False),
+        (False, "absent", True),
+        (False, 1, False),
+    ],
+)
+def test_a_check_compares_the_existence_of_a_key(store: MetadataStore, present, wanted, holds):
+    if present:
+        commit(store, [], [Put("a", b"")])
+    check = Check("a", wanted)
+    if holds:
+        commit(store, [check], [Put("b", b"")])
+        assert store.get("b") is not None
+    else:
+        with pytest.raises(Conflict):
+            commit(store, [check], [Put("b", b"")])
+        assert store.get("b") is None
+
+
+def test_every_write_changes_the_version(store: MetadataStore):
+    first = commit(store, [], [Put("a", b"same")])["a"]
+    second = commit(store, [Check("a", first)], [Put("a", b"same")])["a"]
+    assert first != second
+    with pytest.raises(Conflict):
+        commit(store, [Check("a", first)], [Put("a", b"late")])
+
+
+def test_a_version_never_recurs_after_deletion(store: MetadataStore):
+    seen = set()
+    for _ in range(5):
+        seen.add(commit(store, [Check("a", "absent")], [Put("a", b"")])["a"])
+        commit(store, [], [Delete("a")])
+    assert len(seen) == 5
+
+
+def test_deleting_an_absent_key_is_no_error(store: MetadataStore):
+    assert commit(store, [], [Delete("a")]) == {}
+
+
+def test_operations_apply_in_order(store: MetadataStore):
+    versions = commit(store, [], [Put("a", b"1"), Delete("a"), Put("b", b"1"), Put("b", b"2")])
+    assert store.get("a") is None
+    assert list(versions) == ["b"]
+    assert store.get("b") == MetadataEntry("b", b"2", versions["b"])
+
+
+def test_a_value_is_copied(store: MetadataStore):
+    value = bytearray(b"1")
+    commit(store, [], [Put("a", memoryview(value))])  # type: ignore[arg-type]  # callers may hold any buffer
+    value[0] = 0
+    entry = store.get("a")
+    assert entry is not None
+    assert entry.value == b"1"
+
+
+@pytest.mark.parametrize(
+    "operations",
+    [
+        [Put("", b"")],
+        [Put("a\x00b", b"")],
+        [Put("k" * 1025, b"")],
+        [Delete(str(i)) for i in range(101)],
+        [Put("a", bytes(300_000)), Put("b", bytes(300_000))],
+    ],
+)
+def test_a_commit_beyond_the_limits_is_refused(
+    store: MetadataStore, operations: list[Put | Delete]
+):
+    with pytest.raises(ValueError, match=r"key|commit"):
+        commit(store, [], operations)
+    assert list(store.list("")) == []
+
+
+def test_a_single_process_passes_a_barrier(store: MetadataStore):
+    version = commit(store, [], [Put("a", b"")])["a"]
+    store.barrier()
+    entry = store.get("a")
+    assert entry is not None
+    assert entry.version == version
+
+
+def test_an_outcome_is_a_value_and_is_not_raised(store: MetadataStore):
+    versions = store.wait(store.commit([], [Put("a", b"")]))
+    assert versions_of(versions) == versions
+    outcome = store.wait(store.commit([Check("a", "absent")], []))
+    assert isinstance(outcome, Conflict)
+    assert outcome.index == 0
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite", "simulated"], indirect=True)
+def test_a_commit_without_a_network_has_its_outcome_at_once(store: MetadataStore):
+    assert store.commit([], [Put("a", b"")]).done
+    assert store.commit([Check("a", "absent")], []).done
+
+
+def test_only_the_last_operation_on_a_key_counts(store: MetadataStore):
+    versions = commit(store, [], [Put("a", b"1"), Put("b", b"1"), Delete("b"), Put("a", b"2")])
+    assert list(versions) == ["a"]
+    assert [(e.key, e.value) for e in store.list("")] == [("a", b"2")]
