@@ -102,6 +102,7 @@ class AdminMachine(RuleBasedStateMachine):
     def reboot(self, seed: int) -> None:
         entropy = self.harness.entropy
         self.store.cut = None
+        self.store.close()
         self.harness = self._start(self.files.after_power_cut(seed))
         self.harness.entropy._count = entropy._count + 1000
 

@@ -114,6 +114,7 @@ class BrokerMachine(RuleBasedStateMachine):
         self._collect()
         entropy, now_ms = self.harness.entropy, self.harness.now_ms
         self.store.cut = None
+        self.store.close()
         self.harness = self._start(self.files.after_power_cut(seed))
         self.harness.entropy._count = entropy._count + 1000
         self.harness.now_ms = now_ms

@@ -158,6 +158,7 @@ class Machine:
     def _fallen(self) -> None:
         self.trace("the power fails" if self._cut_power else "the broker is killed")
         self.broker = None
+        self._metadata.close()
         if self._cut_power:
             self._files = self._files.after_power_cut(self.chance.randrange(1 << 30))
         self._files.fuse = None

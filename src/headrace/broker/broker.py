@@ -131,9 +131,12 @@ class Broker:
     def close(self, now_ms: int) -> None:
         """Write everything to the files, and mark the shutdown as clean. No sync may be in flight.
 
+        The broker no longer follows the metadata store, which stays open.
+
         Raises:
             OSError: The shutdown could not be marked as clean; the next start recovers the logs.
         """
+        self.services.metadata.close()
         self.services.log_store.close(now_ms)
 
     @property

@@ -10,6 +10,7 @@ from headrace.broker.metadata.metadata_writer import MetadataWriter
 from headrace.broker.topic_names import check_topic_name
 from headrace.config.broker import BrokerConfig
 from headrace.config.group import ATTACHMENTS_PREFIX, GroupAttachments, parse_group_settings
+from headrace.core.cluster.image import Changes
 from headrace.core.cluster.records import (
     GROUP_CONFIGS,
     GroupConfigRecord,
@@ -25,7 +26,7 @@ from headrace.errors import (
     InvalidRequestError,
     StorageError,
 )
-from headrace.ports import Delete, Journal, Put
+from headrace.ports import Delete, Journal, MetadataEntry, Put
 
 GROUPS_LIMIT: Final = 10_000
 """The greatest number of groups with a configuration."""
@@ -135,18 +136,24 @@ class StoredGroupSettings:
         self._groups: dict[str, Mapping[str, str]] = {}
 
     def load(self) -> None:
-        """Read the stored settings.
+        """Read the stored settings, and follow their changes from now on.
 
         Raises:
             StorageError: A setting cannot be read, or is not valid in this version.
         """
-        for entry in self._metadata.list(GROUP_CONFIGS):
-            settings = decode(entry, GroupConfigRecord).settings
-            try:
-                parse_settings(settings)
-            except ApiError as error:
-                raise StorageError(f"{entry.key}: {error.message}") from error
-            self._groups[unquote(entry.key.removeprefix(GROUP_CONFIGS))] = settings
+        present = self._metadata.image.consume(GROUP_CONFIGS, _read, self._apply)
+        self._groups = {_group_of(key): settings for key, settings in present.items()}
+
+    def _apply(self, changes: Changes[Mapping[str, str]]) -> None:
+        for group in map(_group_of, changes.deletes):
+            self._groups.pop(group, None)
+            self._report(group)
+        for key, settings in changes.puts.items():
+            self._groups[_group_of(key)] = settings
+            self._report(_group_of(key))
+
+    def _report(self, group: str) -> None:
+        self._journal.info("group_settings_changed", group=group, settings=dict(self.get(group)))
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self._groups))
@@ -180,13 +187,18 @@ class StoredGroupSettings:
                 ErrorCode.POLICY_VIOLATION, f"{GROUPS_LIMIT} groups have a configuration already"
             )
         key = GROUP_CONFIGS + quote(group, safe="")
-
-        def count() -> None:
-            if settings:
-                self._groups[group] = dict(settings)
-            else:
-                self._groups.pop(group, None)
-            self._journal.info("group_settings_changed", group=group, settings=dict(settings))
-
         record = GroupConfigRecord(dict(settings))
-        self._metadata.commit([], [Put(key, encode(record)) if settings else Delete(key)], count)
+        self._metadata.commit([], [Put(key, encode(record)) if settings else Delete(key)])
+
+
+def _group_of(key: str) -> str:
+    return unquote(key.removeprefix(GROUP_CONFIGS))
+
+
+def _read(entry: MetadataEntry) -> Mapping[str, str]:
+    settings = decode(entry, GroupConfigRecord).settings
+    try:
+        parse_settings(settings)
+    except ApiError as error:
+        raise StorageError(f"{entry.key}: {error.message}") from error
+    return settings

@@ -8,24 +8,27 @@ entry shows which commits were applied. A further increment makes a commit void 
 2. The broker sends commit 8, which changes nothing else. The store applies it, and the entry has another version.
 3. Commit 7 arrives. It checks the version that the entry had at 6, and the store refuses it.
 
-Until the outcome is known, the broker commits nothing else, and its state stays unchanged: `applied` is called when the
-commit is known to be stored, however late. A second process of the same broker increments the entry as well. Afterwards
+Until the outcome is known, the broker commits nothing else. `applied` is called when the commit is known to be stored,
+however late. A second process of the same broker increments the entry as well. Afterwards
 only that process can change anything.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
 
+from headrace.core.cluster.image import MetadataImage
 from headrace.errors import RequestTimedOutError, StorageError, StorageUnavailableError
 from headrace.ports import (
     Check,
     Conflict,
     Delete,
     Journal,
+    MetadataBatch,
     MetadataEntry,
     MetadataStore,
     Put,
@@ -59,13 +62,16 @@ class MetadataWriter:
 
     __slots__ = (
         "_applied",
+        "_batches",
+        "_end_watch",
         "_journal",
         "_key",
         "_number",
         "_process",
+        "_retry_at_ms",
         "_store",
         "_version",
-        "next_deadline_ms",
+        "image",
     )
 
     def __init__(
@@ -78,13 +84,23 @@ class MetadataWriter:
         self._key = f"{BROKER_COMMITS}{broker_id}"
         self._number = 0
         self._version = 0
+        self.image = MetadataImage()
+        """All entries of the store. `begin` fills the image."""
+        self._batches: deque[MetadataBatch] = deque()
+        """Notifications of the store that the image has not applied yet."""
+        self._end_watch: Callable[[], object] = _nothing
         self._applied: Callable[[], object] | None = None
         """The callback of commit `_number` while the outcome of that commit is unknown; None at other times."""
-        self.next_deadline_ms: int | None = None
+        self._retry_at_ms: int | None = None
         """The time at which `tick` tries to find out the outcome of a commit; None if no outcome is unknown."""
 
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """The time at which `tick` has something to do next; None if there is no such time."""
+        return 0 if self._batches else self._retry_at_ms
+
     def begin(self) -> None:
-        """Take over from earlier processes of this broker. Their commits in flight become void.
+        """Take over from earlier processes of this broker, whose commits in flight become void; fill the image.
 
         Raises:
             StorageError: The store does not respond, or another process was faster.
@@ -98,6 +114,18 @@ class MetadataWriter:
                 f"{self._key}: another process of this broker has begun"
             ) from conflict
         self._version = versions[self._key]
+        self._end_watch = self._store.watch("", self._batches.append)
+        self._apply_batches()
+
+    def close(self) -> None:
+        """End the watch of the store: the broker applies no further changes."""
+        self._end_watch()
+
+    def _apply_batches(self) -> None:
+        """Apply the notifications of the store to the image."""
+        while self._batches:
+            for error in self.image.apply(self._batches.popleft()):
+                self._journal.error("metadata_entry_not_applied", error=str(error))
 
     def get(self, key: str) -> MetadataEntry | None:
         """Return one entry, or None.
@@ -154,11 +182,13 @@ class MetadataWriter:
             self._number -= 1
             raise self._failed(error) from error
         self._version = versions[self._key]
+        self._apply_batches()
         applied()
 
     def tick(self, now_ms: int) -> None:
-        """Find out the outcome of a commit, if that is due."""
-        if self.next_deadline_ms is None or now_ms < self.next_deadline_ms:
+        """Apply the changes of other brokers. Find out the outcome of a commit, if that is due."""
+        self._apply_batches()
+        if self._retry_at_ms is None or now_ms < self._retry_at_ms:
             return
         try:
             self._find_out()
@@ -167,7 +197,7 @@ class MetadataWriter:
             StorageUnavailableError,
         ):  # the request of the commit has its response already
             if self._applied is not None:
-                self.next_deadline_ms = now_ms + RETRY_INTERVAL_MS
+                self._retry_at_ms = now_ms + RETRY_INTERVAL_MS
 
     def _find_out(self) -> None:
         """Settle commit `_number`: call its `applied`, or make it void.
@@ -175,7 +205,7 @@ class MetadataWriter:
         Raises:
             ApiError: KAFKA_STORAGE_ERROR: the commit is void. REQUEST_TIMED_OUT: the outcome is still unknown.
         """
-        self.next_deadline_ms = 0
+        self._retry_at_ms = 0
         try:
             number, version = self._settled()
         except (StorageError, Conflict) as error:
@@ -184,9 +214,10 @@ class MetadataWriter:
             raise RequestTimedOutError(_UNKNOWN) from error
         applied, is_stored = self._applied, number == self._number
         self._number, self._version = number, version
-        self._applied = self.next_deadline_ms = None
+        self._applied = self._retry_at_ms = None
         if not is_stored:
             raise StorageUnavailableError("the metadata store did not take the change")
+        self._apply_batches()
         if applied is not None:
             applied()
 

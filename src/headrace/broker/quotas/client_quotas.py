@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from headrace.broker.metadata.metadata_writer import MetadataWriter
+from headrace.core.cluster.image import Changes
 from headrace.core.cluster.records import (
     CLIENT_QUOTAS,
     ClientQuotaRecord,
@@ -30,7 +31,7 @@ from headrace.core.cluster.records import (
     encode,
 )
 from headrace.errors import ApiError, ErrorCode, InvalidRequestError, StorageError
-from headrace.ports import Delete, Journal, Put
+from headrace.ports import Delete, Journal, MetadataEntry, Put
 
 USER: Final = "user"
 CLIENT_ID: Final = "client-id"
@@ -146,36 +147,57 @@ def check_quota(entity: Entity, name: str, value: float) -> None:
         raise InvalidRequestError(f"{name} must be a whole number below 2^{bits}, got {value}")
 
 
+class _Quotas(NamedTuple):
+    """The quotas of an entity."""
+
+    entity: Entity
+    values: Mapping[str, float]
+
+
 class ClientQuotas:
     """All quotas, as they are stored and as they apply."""
 
-    __slots__ = ("_connection_rates", "_entities", "_journal", "_metadata", "active")
+    __slots__ = ("_by_key", "_connection_rates", "_entities", "_journal", "_metadata", "active")
 
     def __init__(self, metadata: MetadataWriter, journal: Journal) -> None:
         self._metadata = metadata
         self._journal = journal
         self._entities: dict[Entity, Mapping[str, float]] = {}
+        self._by_key: dict[str, Entity] = {}
+        """The entities by their keys in the metadata store."""
         self._connection_rates: dict[str, float] = {}
         """The allowed connections per second by address; the key "" stands for all other addresses."""
         self.active = False
         """Whether any client quota exists. Otherwise the broker measures nothing."""
 
     def load(self) -> None:
-        """Read the stored quotas.
+        """Read the stored quotas, and follow their changes from now on.
 
         Raises:
             StorageError: A quota cannot be read.
         """
-        for entry in self._metadata.list(CLIENT_QUOTAS):
-            record = decode(entry, ClientQuotaRecord)
-            try:
-                entity = entity_of(tuple(record.entity.items()))
-                for name, value in record.quotas.items():
-                    check_quota(entity, name, value)
-            except ApiError as error:
-                raise StorageError(f"{entry.key}: {error.message}") from error
-            self._entities[entity] = record.quotas
+        for key, quotas in self._metadata.image.consume(CLIENT_QUOTAS, _read, self._apply).items():
+            self._put(key, quotas)
         self._count()
+
+    def _apply(self, changes: Changes[_Quotas]) -> None:
+        for key in changes.deletes:
+            if (entity := self._by_key.pop(key, None)) is not None:
+                del self._entities[entity]
+                self._report(entity)
+        for key, quotas in changes.puts.items():
+            self._put(key, quotas)
+            self._report(quotas.entity)
+        self._count()
+
+    def _put(self, key: str, quotas: _Quotas) -> None:
+        self._by_key[key] = quotas.entity
+        self._entities[quotas.entity] = quotas.values
+
+    def _report(self, entity: Entity) -> None:
+        self._journal.info(
+            "client_quotas_changed", entity=str(entity.parts), quotas=dict(self.get(entity))
+        )
 
     def _count(self) -> None:
         """Compute `active` and the rates of addresses again, after a change."""
@@ -209,19 +231,7 @@ class ClientQuotas:
             )
         key = _key(entity)
         record = ClientQuotaRecord(dict(entity.parts), dict(quotas))
-
-        def count() -> None:
-            if quotas:
-                self._entities[entity] = dict(quotas)
-            else:
-                del self._entities[entity]
-            self._count()
-            self._journal.info(
-                "client_quotas_changed", entity=str(entity.parts), quotas=dict(quotas)
-            )
-
-        operation = Put(key, encode(record)) if quotas else Delete(key)
-        self._metadata.commit([], [operation], count)
+        self._metadata.commit([], [Put(key, encode(record)) if quotas else Delete(key)])
 
     def connection_rate(self, address: str) -> float | None:
         """Return how many connections an address may open in a second; None without a quota."""
@@ -260,3 +270,14 @@ def _key(entity: Entity) -> str:
         for kind, name in entity.parts
     ]
     return CLIENT_QUOTAS + "&".join(words)
+
+
+def _read(entry: MetadataEntry) -> _Quotas:
+    record = decode(entry, ClientQuotaRecord)
+    try:
+        entity = entity_of(tuple(record.entity.items()))
+        for name, value in record.quotas.items():
+            check_quota(entity, name, value)
+    except ApiError as error:
+        raise StorageError(f"{entry.key}: {error.message}") from error
+    return _Quotas(entity, record.quotas)
