@@ -111,7 +111,7 @@ class Broker:
         """
         services = self.services
         topics, transactions = services.topics, services.transactions
-        topics.load(services.leader_epoch, now_ms)
+        topics.load(now_ms)
         services.deliveries.load(topics, now_ms)
         services.offsets_topic.load(now_ms)
         transactions.load(now_ms)  # may end transactions in which groups have pending offsets

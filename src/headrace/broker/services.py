@@ -28,8 +28,9 @@ from headrace.broker.coordinators.producer_ids import ProducerIds
 from headrace.broker.coordinators.transactions import Transactions
 from headrace.broker.endpoints import Endpoints
 from headrace.broker.log_dirs.log_dirs import UnusableDirectory, open_log_dirs
-from headrace.broker.metadata.identity import begin_leader_epoch, load_cluster_id
+from headrace.broker.metadata.identity import load_cluster_id, register
 from headrace.broker.metadata.metadata_writer import MetadataWriter
+from headrace.broker.metadata.migration import carry_over
 from headrace.broker.partitions.partition_deletion import PartitionDeletion
 from headrace.broker.partitions.topic import CheckConfig
 from headrace.broker.partitions.topics import Topics
@@ -93,7 +94,7 @@ class Services:
         metadata: Writes to the metadata store.
         apis: The APIs and versions that ApiVersions reports.
         cluster_id: The id of the cluster.
-        leader_epoch: The leader epoch of this start; every start has the next one.
+        broker_epoch: The broker epoch of this start; every start has the next one.
         endpoints: The addresses that clients connect to.
         audit: Writes the audit log.
         authenticator: Authenticates clients by SASL.
@@ -126,7 +127,7 @@ class Services:
     metadata: MetadataWriter
     apis: AdvertisedApis
     cluster_id: str
-    leader_epoch: int
+    broker_epoch: int
     endpoints: Endpoints
     audit: Audit
     authenticator: Authenticator
@@ -162,6 +163,7 @@ def open_services(static: BrokerConfig, environment: Environment, apis: Advertis
         StorageError: Something stored cannot be read, or belongs to another broker.
     """
     entropy, journal, time = environment.entropy, environment.journal, LatestTime()
+    carry_over(environment.metadata, journal)
     stored = _load_stored(static, environment)
     config = stored.settings.config
     cluster_id = load_cluster_id(environment.metadata, entropy)
@@ -177,7 +179,7 @@ def open_services(static: BrokerConfig, environment: Environment, apis: Advertis
         metadata=stored.metadata,
         apis=apis,
         cluster_id=cluster_id,
-        leader_epoch=begin_leader_epoch(environment.metadata, config.broker_id),
+        broker_epoch=register(environment.metadata, config.broker_id),
         endpoints=stored.endpoints,
         audit=stored.audit,
         authenticator=stored.authenticator,

@@ -78,10 +78,34 @@ def test_the_leader_epoch_never_decreases_if_the_metadata_is_older_than_a_log():
         harness.restart()
         harness.produce("t", b"a")
     assert leader_epoch(harness) == 3
-    harness.metadata.commit([], [Put("brokers/epoch/1", b'{"leader_epoch":0,"format":1}')])
+    registration = b'{"broker_epoch":0,"format":1}'
+    harness.metadata.commit([], [Put("brokers/registration/1", registration)])
     harness.restart()
     assert leader_epoch(harness) == 3
     assert harness.produce("t", b"b").error_code == ErrorCode.NONE
+    harness.restart()
+    assert leader_epoch(harness) == 4
+
+
+def test_a_topic_takes_the_stored_leader_epochs_of_its_partitions_with_it():
+    harness = BrokerHarness()
+    harness.create_topic("t", partitions=200)
+    for partition in range(200):
+        harness.produce("t", b"a", partition=partition)
+    harness.restart()
+    for partition in range(200):
+        harness.produce("t", b"a", partition=partition)
+    registration = b'{"broker_epoch":-1,"format":1}'
+    harness.metadata.commit([], [Put("brokers/registration/1", registration)])
+    harness.restart()
+    assert len(harness.metadata.list("state/")) == 200
+    harness.restart()
+    assert leader_epoch(harness) == 2
+    harness.send(DeleteTopicsRequest(topics=[DeleteTopicState(name="t", topic_id=bytes(16))]))
+    while harness.step():
+        pass
+    assert not harness.metadata.list("state/")
+    assert not harness.metadata.list("deleted/")
 
 
 def test_a_data_directory_of_another_cluster_is_refused():

@@ -21,9 +21,9 @@ from headrace.broker.log_dirs.log_dir import LogDir
 from headrace.config.broker import BrokerConfig
 from headrace.core.cluster.records import (
     LOG_DIRECTORIES,
-    TOPICS,
+    PLACEMENTS,
     LogDirectoriesRecord,
-    TopicRecord,
+    PlacementRecord,
     decode,
     encode,
 )
@@ -232,8 +232,8 @@ class _Opening:
     def _holds_partitions(self, name: str) -> bool:
         ids = {directory_id for directory_id, known in self.names.items() if known == name}
         return bool(ids) and any(
-            ids.intersection(decode(entry, TopicRecord).directory_ids)
-            for entry in self._metadata.list(TOPICS)
+            ids.intersection(decode(entry, PlacementRecord).directories)
+            for entry in self._metadata.list(f"{PLACEMENTS}{self._config.broker_id}/")
         )
 
     def remember(self, log_dirs: Sequence[LogDir]) -> None:

@@ -1,14 +1,14 @@
-"""The identity of the cluster and the leader epoch of the broker, as the metadata store keeps them."""
+"""The identity of the cluster and the registration of the broker, as the metadata store keeps them."""
 
 from __future__ import annotations
 
 import base64
 
 from headrace.core.cluster.records import (
-    BROKER_EPOCHS,
     CLUSTER_ID_KEY,
+    REGISTRATIONS,
     ClusterIdRecord,
-    LeaderEpochRecord,
+    RegistrationRecord,
     decode,
     encode,
 )
@@ -27,15 +27,16 @@ def load_cluster_id(metadata: MetadataStore, entropy: Entropy) -> str:
     return cluster_id
 
 
-def begin_leader_epoch(metadata: MetadataStore, broker_id: int) -> int:
-    """Begin the next leader epoch, and return it. Every start does so.
+def register(metadata: MetadataStore, broker_id: int) -> int:
+    """Register this start of the broker, and return the broker epoch. Every start has the next one.
 
-    By the epoch a client detects that a crash has lost records which the client had read (KIP-320).
+    The registration begins another leader epoch of each partition that the broker leads. By the leader epoch a client
+    detects that a crash has lost records which the client had read (KIP-320).
     """
-    key = f"{BROKER_EPOCHS}{broker_id}"
+    key = f"{REGISTRATIONS}{broker_id}"
     entry = metadata.get(key)
-    epoch = 0 if entry is None else decode(entry, LeaderEpochRecord).leader_epoch + 1
+    broker_epoch = 0 if entry is None else decode(entry, RegistrationRecord).broker_epoch + 1
     check = Check(key, "absent" if entry is None else entry.version)
-    put = Put(key, encode(LeaderEpochRecord(epoch)))
+    put = Put(key, encode(RegistrationRecord(broker_epoch)))
     versions_of(metadata.wait(metadata.commit([check], [put])))
-    return epoch
+    return broker_epoch

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from msgspec.structs import replace
+
 from headrace.broker.partitions.topic import Topic
 from headrace.broker.replication.partition import Partition
 from headrace.broker.replication.partition_loader import PartitionLoader
 from headrace.broker.waiting.steps import PARTITION_OPENING_COST, Work
+from headrace.core.cluster.partition_states import PartitionStates, state_key
+from headrace.core.cluster.records import PartitionState
 from headrace.errors import ApiError
 from headrace.types import TopicPartition
 
@@ -18,10 +22,13 @@ _RETRY_INTERVAL_MS: Final = 500
 class PartitionOpening:
     """Opens the partitions of stored topics."""
 
-    __slots__ = ("_loader", "_unopened", "next_deadline_ms", "pending")
+    __slots__ = ("_loader", "_states", "_unopened", "ahead", "next_deadline_ms", "pending")
 
-    def __init__(self, loader: PartitionLoader) -> None:
+    def __init__(self, loader: PartitionLoader, states: PartitionStates) -> None:
         self._loader = loader
+        self._states = states
+        self.ahead: dict[str, PartitionState] = {}
+        """The states to store of partitions whose logs have a higher leader epoch than the metadata, by key."""
         self._unopened: dict[tuple[Topic, int], None] = {}
         """The partitions whose files could not be opened."""
         self.pending = 0
@@ -48,11 +55,13 @@ class PartitionOpening:
 
     def _open(self, topic: Topic, index: int, now_ms: int) -> Partition | None:
         self._unopened.pop((topic, index), None)
+        state = self._states.get(topic.topic_id, index, topic.replicas[index])
         try:
-            return self._loader.add(
+            partition = self._loader.add(
                 TopicPartition(topic.name, index),
                 topic.topic_id,
                 topic.config,
+                leader_epoch=state.leader_epoch,
                 is_internal=topic.is_internal,
                 now_ms=now_ms,
                 directory_id=topic.directory_ids[index],
@@ -61,6 +70,11 @@ class PartitionOpening:
             self._unopened[topic, index] = None
             self.next_deadline_ms = now_ms + _RETRY_INTERVAL_MS
             return None
+        if partition is not None and partition.leader_epoch > state.leader_epoch:
+            self.ahead[state_key(topic.topic_id, index)] = replace(
+                state, leader_epoch=partition.leader_epoch
+            )
+        return partition
 
     def retry(
         self,

@@ -33,6 +33,7 @@ class Topic:
         "is_internal",
         "name",
         "partitions",
+        "replicas",
         "settings",
         "topic_id",
     )
@@ -43,6 +44,8 @@ class Topic:
         topic_id: bytes,
         settings: Mapping[str, str],
         config: TopicConfig,
+        replicas: list[tuple[int, ...]],
+        *,
         directory_ids: list[str],
     ) -> None:
         self.name = name
@@ -54,6 +57,8 @@ class Topic:
         self.partitions: list[Partition | None] = []
         """The partitions by number. None if a partition cannot be served: its data is damaged, or its log directory is
         out of service."""
+        self.replicas = replicas
+        """The brokers of each partition. The first one is the preferred leader."""
         self.directory_ids = directory_ids
         """The id of the log directory of each partition; "" for the first log directory."""
 

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from msgspec.structs import replace
 
 from headrace.broker.metadata.metadata_writer import MetadataWriter
 from headrace.broker.partitions.topic import Topic
 from headrace.broker.topic_names import check_topic_name
 from headrace.config.broker import BrokerConfig
 from headrace.config.topic_parsing import parse_topic_config
+from headrace.core.cluster.partition_states import PartitionStates
 from headrace.core.cluster.records import (
     DELETED,
+    PLACEMENTS,
+    REGISTRATIONS,
+    STATES,
     TOPIC_CONFIGS,
     TOPICS,
+    PartitionState,
+    PlacementRecord,
     TombstoneRecord,
     TopicConfigRecord,
     TopicRecord,
@@ -33,6 +41,10 @@ Applied = Callable[[], Any]
 """Called when a commit is stored. Its result is the result of the method that commits."""
 
 
+OPERATIONS_LIMIT: Final = 90
+"""The greatest number of operations in a commit of many. The store allows 100, with those of `MetadataWriter`."""
+
+
 class Tombstone(NamedTuple):
     """A deleted topic of which files may be left."""
 
@@ -44,11 +56,11 @@ class Tombstone(NamedTuple):
 class TopicStore:
     """Reads and writes the topics in the metadata store."""
 
-    __slots__ = ("_broker_id", "_metadata")
+    __slots__ = ("_metadata", "_placements")
 
     def __init__(self, metadata: MetadataWriter, broker_id: int) -> None:
         self._metadata = metadata
-        self._broker_id = broker_id
+        self._placements = f"{PLACEMENTS}{broker_id}/"
 
     # Topics
 
@@ -62,10 +74,14 @@ class TopicStore:
             entry.key.removeprefix(TOPIC_CONFIGS): decode(entry, TopicConfigRecord).settings
             for entry in self._metadata.list(TOPIC_CONFIGS)
         }
+        placements = {
+            entry.key.removeprefix(self._placements): decode(entry, PlacementRecord)
+            for entry in self._metadata.list(self._placements)
+        }
         topics: list[Topic] = []
         for entry in self._metadata.list(TOPICS):
             name = entry.key.removeprefix(TOPICS)
-            topics.append(_read(name, entry, settings.get(name, {}), broker_config))
+            topics.append(_read(name, entry, settings.get(name, {}), placements, broker_config))
         return topics
 
     def create(self, topic: Topic, applied: Applied) -> Any:
@@ -74,19 +90,26 @@ class TopicStore:
         Raises:
             ApiError: The topic could not be stored.
         """
-        replicas = [[self._broker_id]] * len(topic.directory_ids)
-        record = TopicRecord.of(topic.topic_id, replicas, topic.directory_ids)
+        record = TopicRecord(topic.topic_id.hex(), topic.replicas)
         operations: list[Put | Delete] = [Put(TOPICS + topic.name, encode(record))]
+        operations += self._placement(topic, topic.directory_ids)
         if topic.settings:
             settings = TopicConfigRecord(topic.settings)
             operations.append(Put(TOPIC_CONFIGS + topic.name, encode(settings)))
         return self._commit(Check(TOPICS + topic.name, "absent"), operations, applied)
 
-    def grow(self, topic: Topic, directory_ids: list[str], applied: Applied) -> Any:
+    def grow(
+        self,
+        topic: Topic,
+        replicas: list[tuple[int, ...]],
+        directory_ids: list[str],
+        applied: Applied,
+    ) -> Any:
         """Store a larger number of partitions, and return what `applied` returns.
 
         Args:
             topic: The topic.
+            replicas: The brokers of each partition, present and new.
             directory_ids: The log directory of each partition, present and new.
             applied: Called when the partitions are stored.
 
@@ -96,11 +119,17 @@ class TopicStore:
         entry = self._metadata.get(TOPICS + topic.name)
         if entry is None:
             raise UnknownTopicOrPartitionError(f"{topic.name} is being deleted")
-        replicas = decode(entry, TopicRecord).partitions
-        replicas += [[self._broker_id]] * (len(directory_ids) - len(replicas))
-        record = TopicRecord.of(topic.topic_id, replicas, directory_ids)
-        check = Check(entry.key, entry.version)
-        return self._commit(check, [Put(entry.key, encode(record))], applied)
+        record = replace(decode(entry, TopicRecord), replicas=replicas)
+        operations: list[Put | Delete] = [Put(entry.key, encode(record))]
+        operations += self._placement(topic, directory_ids)
+        return self._commit(Check(entry.key, entry.version), operations, applied)
+
+    def _placement(self, topic: Topic, directory_ids: Sequence[str]) -> list[Put]:
+        """Return the operation that stores log directories; none if all partitions are in the first directory."""
+        if not any(directory_ids):
+            return []
+        record = PlacementRecord.of(directory_ids)
+        return [Put(self._placements + topic.topic_id.hex(), encode(record))]
 
     def configure(self, topic: Topic, settings: Mapping[str, str], applied: Applied) -> None:
         """Replace the settings of a topic.
@@ -128,6 +157,7 @@ class TopicStore:
             [
                 Delete(TOPICS + topic.name),
                 Delete(TOPIC_CONFIGS + topic.name),
+                Delete(self._placements + topic.topic_id.hex()),
                 Put(DELETED + topic.topic_id.hex(), encode(tombstone)),
             ],
             applied,
@@ -142,7 +172,32 @@ class TopicStore:
 
     def remove_tombstone(self, topic_id: bytes) -> None:
         """Forget a deleted topic: all its files are removed."""
-        self._metadata.commit([], [Delete(DELETED + topic_id.hex())])
+        states = self._metadata.list(f"{STATES}{topic_id.hex()}/")
+        keys = [*(entry.key for entry in states), DELETED + topic_id.hex()]
+        self._commit_many([Delete(key) for key in keys])
+
+    # States
+
+    def load_states(self, states: PartitionStates) -> None:
+        """Read the leaders of all partitions.
+
+        Raises:
+            StorageError: A stored state or registration cannot be read.
+        """
+        states.put_registrations(self._metadata.list(REGISTRATIONS))
+        states.put_states(self._metadata.list(STATES))
+
+    def put_states(self, states: Mapping[str, PartitionState]) -> None:
+        """Store states of partitions, by key.
+
+        Raises:
+            ApiError: The states could not be stored.
+        """
+        self._commit_many([Put(key, encode(state)) for key, state in states.items()])
+
+    def _commit_many(self, operations: Sequence[Put | Delete]) -> None:
+        for first in range(0, len(operations), OPERATIONS_LIMIT):
+            self._metadata.commit([], operations[first : first + OPERATIONS_LIMIT])
 
     def _commit(self, check: Check, operations: list[Put | Delete], applied: Applied) -> Any:
         outcome: list[Any] = []
@@ -156,18 +211,22 @@ class TopicStore:
 
 
 def _read(
-    name: str, entry: MetadataEntry, settings: Mapping[str, str], broker_config: BrokerConfig
+    name: str,
+    entry: MetadataEntry,
+    settings: Mapping[str, str],
+    placements: Mapping[str, PlacementRecord],
+    broker_config: BrokerConfig,
 ) -> Topic:
     record = decode(entry, TopicRecord)
     try:
         check_topic_name(name)
         topic_id = bytes.fromhex(record.topic_id)
         config = parse_topic_config(settings, broker_config)
+        placement = placements.get(record.topic_id)
+        count = len(record.replicas)
+        directory_ids = [""] * count if placement is None else placement.directory_ids(count)
     except (ApiError, ConfigError, ValueError) as error:
         raise StorageError(f"{entry.key}: {error}") from error
-    if len(topic_id) != 16 or not record.partitions:
+    if len(topic_id) != 16 or not all(record.replicas) or not record.replicas:
         raise StorageError(f"{entry.key}: topic id {record.topic_id!r} or its partitions")
-    directory_ids = record.directory_ids
-    if len(directory_ids) != len(record.partitions):
-        raise StorageError(f"{entry.key}: {len(directory_ids)} directories of its partitions")
-    return Topic(name, topic_id, settings, config, directory_ids)
+    return Topic(name, topic_id, settings, config, record.replicas, directory_ids=directory_ids)

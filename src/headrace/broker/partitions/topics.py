@@ -38,6 +38,7 @@ from headrace.broker.waiting.steps import Steps, Work, finished
 from headrace.config.broker import BrokerConfig
 from headrace.config.topic import TopicConfig
 from headrace.config.topic_parsing import parse_topic_config
+from headrace.core.cluster.partition_states import PartitionStates
 from headrace.core.coordinator.runtime import Reply
 from headrace.errors import (
     ApiError,
@@ -58,6 +59,7 @@ class Topics:
     """All topics of the broker, by name and by id."""
 
     __slots__ = (
+        "_broker_id",
         "_by_id",
         "_by_metric_name",
         "_by_name",
@@ -74,6 +76,7 @@ class Topics:
         "changing",
         "deleted_names",
         "opening",
+        "states",
     )
 
     def __init__(
@@ -104,6 +107,7 @@ class Topics:
         """
         self._config = config
         self._store = TopicStore(metadata, config.broker_id)
+        self._broker_id = config.broker_id
         self._replicas = replicas
         self._loader = loader
         self._deletion = deletion
@@ -117,7 +121,9 @@ class Topics:
         """The changes that are being done in steps."""
         self._new: dict[str, Topic] = {}
         """The topics that are stored, but not shown yet: their logs are being opened."""
-        self.opening = PartitionOpening(loader)
+        self.states = PartitionStates()
+        """The leaders of partitions, and their leader epochs."""
+        self.opening = PartitionOpening(loader, self.states)
         """Opens the partitions; its `next_deadline_ms` is the time of the next `tick`."""
         self.deleted_names = DeletedNames()
         self.changes = 0
@@ -178,16 +184,13 @@ class Topics:
 
     # Start, and time
 
-    def load(self, leader_epoch: int, now_ms: int) -> None:
+    def load(self, now_ms: int) -> None:
         """Read all topics from the metadata store, complete interrupted deletions, and open the logs.
-
-        Args:
-            leader_epoch: The epoch in which this broker leads its partitions from now on.
-            now_ms: The time.
 
         Raises:
             StorageError: A stored topic cannot be read, or is not valid.
         """
+        self._store.load_states(self.states)
         topics = self._store.load(self._config)
         self._finish_deletions({topic.name for topic in topics})
         specs = [
@@ -195,9 +198,14 @@ class Topics:
             for topic in topics
             for index, directory_id in enumerate(topic.directory_ids)
         ]
-        self._loader.load(specs, leader_epoch, now_ms)
+        self._loader.load(specs, now_ms)
         for topic in topics:
             finished(self._add(topic, now_ms))
+        if self.opening.ahead:
+            # The metadata is older than the logs: it was restored from a backup.
+            self._store.put_states(self.opening.ahead)
+            self._journal.warning("leader_epochs_restored", partitions=len(self.opening.ahead))
+            self.opening.ahead = {}
 
     def _finish_deletions(self, names: Container[str]) -> None:
         """Remove the files of deleted topics that a crash or a missing log directory has left."""
@@ -334,7 +342,14 @@ class Topics:
             is_internal=name in INTERNAL_TOPICS,
             storage_id=dirs.storage(config.headrace_storage),
         )
-        topic = Topic(name, new_topic_id(self._entropy, self._by_id), own, config, directory_ids)
+        topic = Topic(
+            name,
+            new_topic_id(self._entropy, self._by_id),
+            own,
+            config,
+            [(self._broker_id,)] * count,
+            directory_ids=directory_ids,
+        )
 
         def appear() -> Work[Topic]:
             yield from self._add(topic, now_ms)
@@ -375,14 +390,15 @@ class Topics:
             partitions_count - len(present), is_internal=topic.is_internal, storage_id=present[0]
         )
         directory_ids = [*present, *added]
+        replicas = [*topic.replicas, *[(self._broker_id,)] * len(added)]
 
         def more() -> Work[None]:
-            topic.directory_ids = directory_ids
+            topic.replicas, topic.directory_ids = replicas, directory_ids
             yield from self._open_partitions(topic, now_ms)
             self._journal.info("topic_grown", topic=topic.name, partitions=partitions_count)
 
         reply: Reply[None] = self._store.grow(
-            topic, directory_ids, lambda: self.changing.run(topic.name, more())
+            topic, replicas, directory_ids, lambda: self.changing.run(topic.name, more())
         )
         return reply
 

@@ -23,7 +23,7 @@ from headrace.types import TopicPartition
 class PartitionLoader:
     """Opens partitions, and applies the configuration of their topics to them."""
 
-    __slots__ = ("_config", "_dirs", "_journal", "_leader_epoch", "_replicas", "_store")
+    __slots__ = ("_config", "_dirs", "_journal", "_replicas", "_store")
 
     def __init__(self, config: BrokerConfig, replicas: Replicas, journal: Journal) -> None:
         self._config = config
@@ -31,25 +31,21 @@ class PartitionLoader:
         self._store = replicas.store
         self._dirs = replicas.store.dirs
         self._journal = journal
-        self._leader_epoch = 0
 
     def load(
         self,
         specs: Iterable[tuple[TopicPartition, bytes, TopicConfig, str]],
-        leader_epoch: int,
         now_ms: int,
     ) -> None:
         """Open the logs of all partitions in the metadata store, and recover them if necessary.
 
         Args:
             specs: The name, topic id, configuration and log directory id of each partition.
-            leader_epoch: The epoch in which this broker leads the partitions from now on.
             now_ms: The time.
 
         Raises:
             OSError: The first directory cannot be read, or the process may not open enough files.
         """
-        self._leader_epoch = leader_epoch
         specs_of: dict[LogDir, list[PartitionSpec]] = {log_dir: [] for log_dir in self._dirs}
         names_of: dict[LogDir, frozenset[str]] = {}
         offline: Counter[str] = Counter()
@@ -93,11 +89,14 @@ class PartitionLoader:
         topic_id: bytes,
         config: TopicConfig,
         *,
+        leader_epoch: int,
         is_internal: bool,
         now_ms: int,
         directory_id: str = "",
     ) -> Partition | None:
         """Open a partition, loaded or new, and make this broker its leader.
+
+        The leader epoch never decreases for a topic id: if the log has a higher leader epoch, that one counts.
 
         Returns:
             The partition, or None when it cannot be served: its data is damaged, or its log directory out of service.
@@ -124,7 +123,14 @@ class PartitionLoader:
                     "partition_not_served", partition=str(topic_partition), error=str(error)
                 )
                 return None
-        return self._lead(topic_partition, log, log_dir, config, is_internal=is_internal)
+        return self._lead(
+            topic_partition,
+            log,
+            log_dir,
+            config,
+            leader_epoch=leader_epoch,
+            is_internal=is_internal,
+        )
 
     def _lead(
         self,
@@ -133,10 +139,10 @@ class PartitionLoader:
         log_dir: LogDir,
         config: TopicConfig,
         *,
+        leader_epoch: int,
         is_internal: bool,
     ) -> Partition:
-        # The epoch never decreases for a topic id: if the metadata is older than the log, the epoch of the log counts.
-        leader_epoch = max(self._leader_epoch, log.leader_epoch)
+        leader_epoch = max(leader_epoch, log.leader_epoch)
         log.become_leader(leader_epoch)
         # What was recovered has been synced by the recovery; there is no other replica to wait for.
         log.advance_high_watermark(log.log_end_offset)
@@ -167,7 +173,9 @@ class PartitionLoader:
                 self._journal.error("schedule_not_served", partition=str(name), error=str(error))
                 return None
         config = parse_topic_config({}, self._config)
-        companion = self._lead(name, log, log_dir, config, is_internal=True)
+        companion = self._lead(
+            name, log, log_dir, config, leader_epoch=partition.leader_epoch, is_internal=True
+        )
         companion.schedules = partition
         return companion
 

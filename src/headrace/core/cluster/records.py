@@ -1,7 +1,10 @@
 """The values under the keys of the metadata store: JSON with a format number, which is checked when a value is read.
 
+Entries of earlier formats are carried over by `headrace.broker.metadata.migration`.
+
 meta/cluster_id         the id of the cluster
-topics/<name>           topic id, replicas and log directory of each partition; the topic exists while this key exists
+topics/<name>           topic id, and the replicas of each partition; the topic exists while this key exists
+state/<topic id>/<partition>  leader, leader epoch and in-sync replicas of a partition, see `partition_states`
 config/topic/<name>     the topic's own settings
 config/group/<name>     the settings of a group; the name is percent-encoded
 config/broker/<id>      the settings of one broker that were changed while it ran; "default" stands for all brokers
@@ -10,7 +13,8 @@ quota/<entity>          the quotas of a user, of a client id, or of both togethe
 scram/<mechanism>/<user>  the stored keys of a user's password; the name is percent-encoded
 scram_secret            the secret for made-up credentials of users that do not exist
 deleted/<topic id>      a deleted topic whose directories may still exist
-brokers/epoch/<id>      the leader epoch of this broker's partitions
+brokers/registration/<id>  the broker epoch of this broker, which rises with every start
+brokers/placement/<id>/<topic id>  the log directories of this broker's replicas, except those in the first directory
 brokers/commit/<id>     the broker's last commit, see `headrace.broker.metadata.metadata_writer`
 brokers/directories/<id>  the last known names of this broker's log directories, if it ever had several
 partitioner/<topic id>  the state of the topic's partitioner, shared by the clients of an embedded broker
@@ -20,7 +24,7 @@ pid_block               see `headrace.broker.coordinators.producer_ids`
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, TypeVar
+from typing import ClassVar, Final, TypeVar
 
 import msgspec
 
@@ -38,70 +42,131 @@ ACLS: Final = "acl/"
 SCRAM: Final = "scram/"
 UNKNOWN_USERS_KEY: Final = "scram_secret"
 DELETED: Final = "deleted/"
-BROKER_EPOCHS: Final = "brokers/epoch/"
+STATES: Final = "state/"
+REGISTRATIONS: Final = "brokers/registration/"
+PLACEMENTS: Final = "brokers/placement/"
 LOG_DIRECTORIES: Final = "brokers/directories/"
 FORMAT: Final = 1
-FORMAT_WITH_DIRECTORIES: Final = 2
+TOPIC_FORMAT: Final = 3
 
 
-class ClusterIdRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The value of an entry.
+
+    Attributes:
+        FORMATS: The formats that the class reads. It writes the newest.
+    """
+
+    FORMATS: ClassVar[range] = range(FORMAT, FORMAT + 1)
+
+
+class ClusterIdRecord(Record, frozen=True):
     """The id of the cluster, 22 characters of base64."""
 
     cluster_id: str
     format: int = FORMAT
 
 
-class TopicRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A topic: its id in hexadecimal, and the brokers and the log directory of each partition.
+class TopicRecord(Record, frozen=True):
+    """A topic: its id in hexadecimal, and the brokers of its partitions.
 
-    Format 1 has no directories: all partitions are in the first directory, which has the metadata. A broker with one
-    directory still writes format 1.
+    Attributes:
+        topic_id: The topic's id.
+        replicas: The brokers of each partition. The first one is the preferred leader.
+        adding: The brokers that a reassignment adds to a partition, by partition.
+        removing: The brokers that a reassignment removes from a partition, by partition.
     """
 
+    FORMATS: ClassVar[range] = range(TOPIC_FORMAT, TOPIC_FORMAT + 1)
+
     topic_id: str
-    partitions: list[list[int]]
+    replicas: list[tuple[int, ...]]
+    adding: dict[int, tuple[int, ...]] = {}
+    removing: dict[int, tuple[int, ...]] = {}
+    format: int = TOPIC_FORMAT
+
+
+class PartitionState(Record, frozen=True):
+    """The leader of a partition. `headrace.core.cluster.partition_states` has its rules.
+
+    Attributes:
+        leader: The broker that leads the partition; -1 for none.
+        leader_epoch: The leader epoch in which the leader began to lead.
+        isr: The in-sync replicas.
+        elr: The eligible leader replicas (KIP-966).
+        registration: The broker epoch of the leader at which `leader_epoch` began.
+    """
+
+    leader: int
+    leader_epoch: int
+    isr: tuple[int, ...]
+    elr: tuple[int, ...] = ()
+    registration: int = 0
     format: int = FORMAT
-    directories: list[str] | msgspec.UnsetType = msgspec.UNSET
+
+
+class RegistrationRecord(Record, frozen=True):
+    """The registration of a broker. Every start of the broker's process increments the broker epoch."""
+
+    broker_epoch: int
+    format: int = FORMAT
+
+
+class PlacementRecord(Record, frozen=True):
+    """The partitions of a topic in each log directory of a broker, by directory id.
+
+    A replica of the broker without a directory is in the first log directory.
+    """
+
+    directories: dict[str, list[int]]
+    format: int = FORMAT
 
     @classmethod
-    def of(
-        cls, topic_id: bytes, replicas: list[list[int]], directory_ids: Sequence[str]
-    ) -> TopicRecord:
-        """Return a record in the oldest format that can express it. "" as a directory is the first one."""
-        if not any(directory_ids):
-            return cls(topic_id.hex(), replicas)
-        return cls(topic_id.hex(), replicas, FORMAT_WITH_DIRECTORIES, list(directory_ids))
+    def of(cls, directory_ids: Sequence[str]) -> PlacementRecord:
+        """Return the record of a topic from the directory id of each partition; "" is the first directory."""
+        directories: dict[str, list[int]] = {}
+        for partition, directory_id in enumerate(directory_ids):
+            if directory_id:
+                directories.setdefault(directory_id, []).append(partition)
+        return cls(directories)
 
-    @property
-    def directory_ids(self) -> list[str]:
-        """The directory of each partition; "" is the first one."""
-        return (
-            [""] * len(self.partitions) if self.directories is msgspec.UNSET else self.directories
-        )
+    def directory_ids(self, count: int) -> list[str]:
+        """Return the directory id of each of `count` partitions; "" is the first directory.
+
+        Raises:
+            ValueError: A partition does not exist, or has two directories.
+        """
+        found = [""] * count
+        for directory_id, partitions in self.directories.items():
+            for partition in partitions:
+                if not 0 <= partition < count or found[partition]:
+                    raise ValueError(f"the directory of partition {partition}")
+                found[partition] = directory_id
+        return found
 
 
-class TopicConfigRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TopicConfigRecord(Record, frozen=True):
     """A topic's own settings, under Kafka's names."""
 
     settings: dict[str, str]
     format: int = FORMAT
 
 
-class BrokerConfigRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class BrokerConfigRecord(Record, frozen=True):
     """The settings of a broker, or of all brokers, that were changed while they ran, under Kafka's names."""
 
     settings: dict[str, str]
     format: int = FORMAT
 
 
-class GroupConfigRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class GroupConfigRecord(Record, frozen=True):
     """The settings of a group, by name."""
 
     settings: dict[str, str]
     format: int = FORMAT
 
 
-class ClientQuotaRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ClientQuotaRecord(Record, frozen=True):
     """The quotas of an entity. For each type of the entity, a null name stands for `<default>`."""
 
     entity: dict[str, str | None]
@@ -109,7 +174,7 @@ class ClientQuotaRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     format: int = FORMAT
 
 
-class AclRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class AclRecord(Record, frozen=True):
     """One ACL. Type, pattern, operation and permission have Kafka's names."""
 
     resource_type: str
@@ -154,7 +219,7 @@ class AclRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise StorageError(f"an ACL with {error}, which this version does not know") from error
 
 
-class ScramRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ScramRecord(Record, frozen=True):
     """The credential of a user for one SCRAM mechanism, with salt and keys in hexadecimal."""
 
     salt: str
@@ -167,7 +232,7 @@ class ScramRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return "ScramRecord(...)"
 
 
-class ScramSecretRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ScramSecretRecord(Record, frozen=True):
     """The secret for made-up credentials, in hexadecimal."""
 
     secret: str
@@ -177,7 +242,7 @@ class ScramSecretRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
         return "ScramSecretRecord(...)"
 
 
-class TombstoneRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TombstoneRecord(Record, frozen=True):
     """A deleted topic, with the names of its directories."""
 
     name: str
@@ -185,45 +250,35 @@ class TombstoneRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: int = FORMAT
 
 
-class LogDirectoriesRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class LogDirectoriesRecord(Record, frozen=True):
     """The log directories of a broker: the last known name of each directory id."""
 
     names: dict[str, str]
     format: int = FORMAT
 
 
-class LeaderEpochRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The leader epoch of a broker's partitions."""
-
-    leader_epoch: int
-    format: int = FORMAT
-
-
-R = TypeVar(
-    "R",
-    ClusterIdRecord,
-    TopicRecord,
-    TopicConfigRecord,
-    BrokerConfigRecord,
-    GroupConfigRecord,
-    ClientQuotaRecord,
-    ScramRecord,
-    ScramSecretRecord,
-    AclRecord,
-    TombstoneRecord,
-    LogDirectoriesRecord,
-    LeaderEpochRecord,
-)
-_NEWEST: Final[dict[type[msgspec.Struct], int]] = {TopicRecord: FORMAT_WITH_DIRECTORIES}
+R = TypeVar("R", bound=Record)
 
 
 class _FormatOnly(msgspec.Struct, frozen=True):
     format: int
 
 
-def encode(record: msgspec.Struct) -> bytes:
+def encode(record: Record) -> bytes:
     """Encode a record for the store."""
     return msgspec.json.encode(record)
+
+
+def format_of(entry: MetadataEntry) -> int:
+    """Return the format number of a stored record.
+
+    Raises:
+        StorageError: The record is damaged.
+    """
+    try:
+        return msgspec.json.decode(entry.value, type=_FormatOnly).format
+    except msgspec.MsgspecError as error:
+        raise _unreadable(entry, "", str(error)) from error
 
 
 def decode(entry: MetadataEntry, record_type: type[R]) -> R:
@@ -232,21 +287,23 @@ def decode(entry: MetadataEntry, record_type: type[R]) -> R:
     Raises:
         StorageError: The record is damaged, or of a format that this version does not know.
     """
-    found: int | None = None
+    found, formats = format_of(entry), record_type.FORMATS
+    if found > formats[-1]:
+        raise StorageError(
+            f"{entry.key}: the entry is written in format {found}, this version reads up to {formats[-1]}; "
+            "start the newer version of Headrace that wrote the entry"
+        )
+    written = f" in format {found}"
+    if found not in formats:
+        raise _unreadable(entry, written, f"this version reads format {formats[0]} or newer")
     try:
-        found = msgspec.json.decode(entry.value, type=_FormatOnly).format
-        newest = _NEWEST.get(record_type, FORMAT)
-        if found > newest:
-            raise StorageError(
-                f"{entry.key}: the entry is written in format {found}, this version reads up to {newest}; "
-                "start the newer version of Headrace that wrote the entry"
-            )
-        if found < FORMAT:
-            raise msgspec.ValidationError(f"there is no format {found}")
         return msgspec.json.decode(entry.value, type=record_type)
     except msgspec.MsgspecError as error:
-        written = "" if found is None else f" in format {found}"
-        raise StorageError(
-            f"{entry.key}: the entry{written} cannot be read: {error}; "
-            "start the version of Headrace that wrote the entry, or restore the metadata from a backup"
-        ) from error
+        raise _unreadable(entry, written, str(error)) from error
+
+
+def _unreadable(entry: MetadataEntry, written: str, reason: str) -> StorageError:
+    return StorageError(
+        f"{entry.key}: the entry{written} cannot be read: {reason}; "
+        "start the version of Headrace that wrote the entry, or restore the metadata from a backup"
+    )

@@ -94,6 +94,11 @@ def error(pending):
     return pending.response.responses[0].partition_responses[0].error_code
 
 
+def placement(harness: BrokerHarness, topic: str):
+    topic_id = record(harness, f"topics/{topic}")["topic_id"]
+    return record(harness, f"brokers/placement/1/{topic_id}")["directories"]
+
+
 def record(harness: BrokerHarness, key: str):
     entry = harness.metadata.get(key)
     assert entry is not None
@@ -177,21 +182,33 @@ def test_asking_for_a_partition_lists_only_the_topics_that_have_it(harness):
 # The stored directories
 
 
-def test_a_broker_with_one_directory_stores_topics_in_format_1():
+def test_a_broker_with_one_directory_stores_no_directories():
     harness = BrokerHarness(files=Disk("/one"))
     harness.create_topic("t", partitions=2)
-    assert set(record(harness, "topics/t")) == {"topic_id", "partitions", "format"}
-    assert record(harness, "topics/t")["format"] == 1
+    assert record(harness, "topics/t")["replicas"] == [[1], [1]]
+    assert not harness.metadata.list("brokers/placement/")
     assert not harness.metadata.list("brokers/directories/")
 
 
 def test_the_metadata_know_the_directory_of_each_partition(harness, disks):
     ids = [(read_meta(disk) or {})["directory.id"] for disk in disks]
     assert len(set(ids)) == 2
-    assert record(harness, "topics/t")["directories"] == ids
-    assert record(harness, "topics/t")["format"] == 2
+    assert placement(harness, "t") == {ids[0]: [0], ids[1]: [1]}
     names = dict(zip(ids, ["/one", "/two"], strict=True))
     assert record(harness, "brokers/directories/1")["names"] == names
+
+
+def test_the_metadata_know_the_directories_of_added_partitions(harness, disks):
+    topic = CreatePartitionsTopic(name="t", count=4, assignments=None)
+    harness.call(CreatePartitionsRequest(topics=[topic]))
+    ids = [(read_meta(disk) or {})["directory.id"] for disk in disks]
+    assert placement(harness, "t") == {ids[0]: [0, 2], ids[1]: [1, 3]}
+
+
+def test_the_directories_of_a_deleted_topic_are_forgotten(harness):
+    assert harness.metadata.list("brokers/placement/")
+    harness.send(DeleteTopicsRequest(topics=[DeleteTopicState(name="t", topic_id=bytes(16))]))
+    assert not harness.metadata.list("brokers/placement/")
 
 
 def test_a_directory_is_found_by_its_id_under_any_path(harness, disks):

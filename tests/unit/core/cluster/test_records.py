@@ -38,7 +38,7 @@ def test_a_newer_format_is_refused_with_key_format_and_remedy() -> None:
     [
         (b'{"name":"t","partitions_count":3,"racks":[],"format":1}', "unknown field `racks`"),
         (b'{"name":"t","format":1}', "`partitions_count`"),
-        (b'{"name":"t","partitions_count":3,"format":0}', "no format 0"),
+        (b'{"name":"t","partitions_count":3,"format":0}', "reads format 1 or newer"),
     ],
 )
 def test_an_unreadable_record_is_refused_with_key_format_and_remedy(

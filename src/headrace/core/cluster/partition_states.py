@@ -1,0 +1,116 @@
+"""The leaders and leader epochs of partitions, from the stored states and the registrations of brokers.
+
+A broker that leads thousands of partitions takes all of them again with one entry: its registration. So the present
+state of a partition is derived from two entries (`present_state`):
+
+1. `state/<topic id>/<partition>` says that the leader began to lead in a leader epoch, and at which broker epoch.
+2. `brokers/registration/<id>` has the present broker epoch of the leader. Each start of the leader since 1 has
+   incremented the broker epoch, and has begun another leader epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from headrace.core.cluster.records import (
+    REGISTRATIONS,
+    STATES,
+    PartitionState,
+    RegistrationRecord,
+    decode,
+)
+from headrace.errors import StorageError
+from headrace.ports import MetadataEntry
+
+
+def state_key(topic_id: bytes, partition: int) -> str:
+    """Return the key of a partition's state."""
+    return f"{STATES}{topic_id.hex()}/{partition}"
+
+
+def present_state(
+    stored: PartitionState | None, replicas: Sequence[int], broker_epochs: Mapping[int, int]
+) -> PartitionState:
+    """Return the present state of a partition.
+
+    Without a stored state, the first replica leads, all replicas are in sync, and the leader epoch is the broker epoch
+    of the leader. While no process of the leader runs, no broker leads. Either the next registration of the leader, or
+    another stored state begins the next leader epoch.
+
+    A leader epoch has one leader, and never decreases, because every commit that writes a state obeys three rules:
+
+    * The commit checks the version of the state that it replaces, and of the registration of that state's leader.
+    * If the commit changes the leader, the new leader epoch is above the present one. `registration` is the broker
+      epoch of the new leader. If only the in-sync replicas change, the leader epoch is the present one, and
+      `registration` is the present broker epoch.
+    * A commit that changes the replicas of a partition without a stored state stores the state too.
+
+    Without the check of the registration, two brokers could lead in one epoch: (1) Broker 1 leads in epoch 5. (2)
+    Another broker prepares the election of broker 2 for epoch 6. (3) Broker 1 registers again, and leads in epoch 6.
+    (4) The election is stored.
+
+    Args:
+        stored: The stored state; None if there is none.
+        replicas: The replicas of the partition.
+        broker_epochs: The present broker epoch of each broker.
+    """
+    if stored is None:
+        epoch = broker_epochs.get(replicas[0], 0)
+        return PartitionState(replicas[0], epoch, tuple(replicas), (), epoch)
+    starts = broker_epochs.get(stored.leader, 0) - stored.registration
+    if starts <= 0:
+        return stored
+    return replace(
+        stored,
+        leader_epoch=stored.leader_epoch + starts,
+        registration=stored.registration + starts,
+    )
+
+
+class PartitionStates:
+    """The states of all partitions."""
+
+    __slots__ = ("_broker_epochs", "_stored")
+
+    def __init__(self) -> None:
+        self._broker_epochs: dict[int, int] = {}
+        self._stored: dict[str, PartitionState] = {}
+        """The stored states, by key."""
+
+    def put_states(self, entries: Iterable[MetadataEntry]) -> None:
+        """Take entries below `STATES`.
+
+        Raises:
+            StorageError: An entry cannot be read.
+        """
+        for entry in entries:
+            self._stored[entry.key] = decode(entry, PartitionState)
+
+    def delete_states(self, keys: Iterable[str]) -> None:
+        """Forget the states of deleted topics."""
+        for key in keys:
+            self._stored.pop(key, None)
+
+    def put_registrations(self, entries: Iterable[MetadataEntry]) -> None:
+        """Take entries below `REGISTRATIONS`.
+
+        Raises:
+            StorageError: An entry cannot be read.
+        """
+        for entry in entries:
+            broker_epoch = decode(entry, RegistrationRecord).broker_epoch
+            self._broker_epochs[_broker_id(entry.key)] = broker_epoch
+
+    def get(self, topic_id: bytes, partition: int, replicas: Sequence[int]) -> PartitionState:
+        """Return the present state of a partition."""
+        stored = self._stored.get(state_key(topic_id, partition)) if self._stored else None
+        return present_state(stored, replicas, self._broker_epochs)
+
+
+def _broker_id(key: str) -> int:
+    number = key.removeprefix(REGISTRATIONS)
+    if not (number.isascii() and number.isdecimal()):
+        raise StorageError(f"{key}: {number!r} is not a broker id")
+    return int(number)

@@ -1,0 +1,245 @@
+"""Metadata of earlier formats: how the first start of this version carries them over, and what a crash leaves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.broker.metadata.migration import carry_over
+from headrace.errors import StorageError
+from headrace.metadata_stores.memory import MemoryMetadataStore
+from headrace.ports import Delete, Put
+from headrace.protocol.messages.metadata import MetadataRequest
+from tests.fixtures.broker_harness import BrokerHarness, RecordingJournal, values
+from tests.fixtures.crash_files import CrashFileSystem
+
+ENTRIES = Path(__file__).with_name("entries_before_format_3.json")
+"""The entries of a data directory with five starts, the last two of them without the second log directory."""
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+class KilledStore(MemoryMetadataStore):
+    """A store whose process is killed after a number of commits."""
+
+    commits = 0
+    killed_after: int | None = None
+
+    def commit(self, checks: Any, operations: Any) -> Any:
+        """Commit, and be killed when it is time."""
+        done = super().commit(checks, operations)
+        self.commits += 1
+        if self.commits == self.killed_after:
+            raise Killed
+        return done
+
+
+def store_with(entries: dict[str, str]) -> KilledStore:
+    store = KilledStore()
+    for key, value in entries.items():
+        store.commit([], [Put(key, value.encode())])
+    store.commits = 0
+    return store
+
+
+def old_topic(number: int, partitions: int, directories: list[str] | None = None) -> str:
+    record: dict[str, Any] = {
+        "topic_id": f"{number + 256:032x}",
+        "partitions": [[1]] * partitions,
+        "format": 1,
+    }
+    if directories is not None:
+        record |= {"format": 2, "directories": directories}
+    return json.dumps(record)
+
+
+EPOCH = {"brokers/epoch/1": '{"leader_epoch":4,"format":1}'}
+
+
+def contents(store: MemoryMetadataStore) -> dict[str, Any]:
+    return {entry.key: json.loads(entry.value) for entry in store.list("")}
+
+
+def topic_format_3(topic_id: str, partitions: int) -> dict[str, Any]:
+    return {
+        "topic_id": topic_id,
+        "replicas": [[1]] * partitions,
+        "adding": {},
+        "removing": {},
+        "format": 3,
+    }
+
+
+def test_topics_directories_and_the_leader_epoch_are_carried_over() -> None:
+    before = json.loads(ENTRIES.read_text(encoding="utf-8"))
+    store = store_with(before)
+    carry_over(store, RecordingJournal())
+    after = contents(store)
+    unchanged = {
+        key: json.loads(value)
+        for key, value in before.items()
+        if not key.startswith(("topics/", "brokers/epoch/"))
+    }
+    offsets, late, one, two = (
+        json.loads(before[f"topics/{name}"])["topic_id"]
+        for name in ("__consumer_offsets", "late", "one-directory", "two-directories")
+    )
+    first, second = json.loads(before["brokers/directories/1"])["names"]
+    assert after == unchanged | {
+        "topics/__consumer_offsets": topic_format_3(offsets, 2),
+        "topics/late": topic_format_3(late, 1),
+        "topics/one-directory": topic_format_3(one, 3),
+        "topics/two-directories": topic_format_3(two, 5),
+        f"brokers/placement/1/{late}": {"directories": {first: [0]}, "format": 1},
+        f"brokers/placement/1/{two}": {"directories": {second: [0, 1, 2, 3, 4]}, "format": 1},
+        "brokers/registration/1": {"broker_epoch": 4, "format": 1},
+    }
+
+
+def test_a_broker_serves_the_topics_that_were_carried_over_in_the_next_leader_epoch() -> None:
+    store = store_with(json.loads(ENTRIES.read_text(encoding="utf-8")))
+    harness = BrokerHarness(metadata=store, offsets_topic_num_partitions=2)
+    topics = harness.call(MetadataRequest(topics=None)).topics
+    assert {topic.name: len(topic.partitions) for topic in topics} == {
+        "__consumer_offsets": 2,
+        "late": 1,
+        "one-directory": 3,
+        "two-directories": 5,
+    }
+    epochs = {
+        partition.leader_epoch
+        for topic in topics
+        for partition in topic.partitions
+        if partition.leader_id == 1
+    }
+    assert epochs == {5}
+    offline = next(topic for topic in topics if topic.name == "two-directories").partitions
+    assert [partition.leader_id for partition in offline] == [-1] * 5
+
+
+def test_a_second_start_changes_nothing() -> None:
+    store = store_with(EPOCH | {"topics/t": old_topic(1, 3, ["", "a", "b"])})
+    carry_over(store, RecordingJournal())
+    after, commits = contents(store), store.commits
+    carry_over(store, RecordingJournal())
+    assert (contents(store), store.commits) == (after, commits)
+
+
+def many_topics() -> dict[str, str]:
+    """Return 10,000 partitions in topics with one directory, with three, and one topic with many partitions."""
+    topics = {f"topics/a{number}": old_topic(number, 20) for number in range(100)}
+    for number in range(100, 200):
+        topics[f"topics/b{number}"] = old_topic(number, 30, ["", "x", "y"] * 10)
+    topics["topics/c"] = old_topic(300, 5_000, ["x", "y"] * 2_500)
+    return EPOCH | topics
+
+
+def test_a_start_after_a_crash_continues_the_migration() -> None:
+    complete = store_with(many_topics())
+    carry_over(complete, RecordingJournal())
+    assert complete.commits > 4
+    for killed_after in range(1, complete.commits + 1):
+        store = store_with(many_topics())
+        store.killed_after = killed_after
+        with pytest.raises(Killed):
+            carry_over(store, RecordingJournal())
+        half = contents(store)
+        assert ("brokers/epoch/1" in half) == (killed_after < complete.commits)
+        carry_over(store, RecordingJournal())
+        assert contents(store) == contents(complete)
+        assert store.commits == complete.commits, "no commit is repeated"
+
+
+def test_a_start_that_dies_after_each_of_its_commits_carries_everything_over() -> None:
+    complete, store = store_with(many_topics()), store_with(many_topics())
+    carry_over(complete, RecordingJournal())
+    for killed_after in range(1, complete.commits + 1):
+        store.killed_after = killed_after
+        with pytest.raises(Killed):
+            carry_over(store, RecordingJournal())
+    carry_over(store, RecordingJournal())
+    assert contents(store) == contents(complete)
+
+
+def test_a_replica_is_placed_only_on_its_own_broker() -> None:
+    topic = '{"topic_id":"%s","partitions":[[1],[2],[2,1]],"format":2,"directories":["a","b","c"]}'
+    store = store_with(EPOCH | {"topics/t": topic % ("11" * 16)})
+    carry_over(store, RecordingJournal())
+    after = contents(store)
+    placement = f"brokers/placement/%d/{'11' * 16}"
+    assert after[placement % 1]["directories"] == {"a": [0], "c": [2]}
+    assert after[placement % 2]["directories"] == {"b": [1], "c": [2]}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "{",
+        '{"topic_id":"11","partitions":[[1]],"format":2,"directories":[]}',
+        '{"topic_id":"11","partitions":[["a"]],"format":1}',
+        '{"topic_id":"11","partitions":[[1]],"racks":[],"format":1}',
+    ],
+)
+def test_an_unreadable_topic_is_refused_and_stays_as_it_is(value: str) -> None:
+    entries = EPOCH | {"topics/a": old_topic(1, 1), "topics/t": value}
+    store = store_with(entries)
+    with pytest.raises(StorageError, match="topics/t"):
+        carry_over(store, RecordingJournal())
+    stored = store.list("topics/t")
+    assert [entry.value.decode() for entry in stored] == [value]
+    assert store.list("brokers/epoch/")
+
+
+def test_a_broker_epoch_that_exists_already_does_not_fall() -> None:
+    store = store_with(EPOCH | {"brokers/registration/1": '{"broker_epoch":9,"format":1}'})
+    carry_over(store, RecordingJournal())
+    assert contents(store) == {"brokers/registration/1": {"broker_epoch": 9, "format": 1}}
+
+
+def make_old(store: MemoryMetadataStore) -> None:
+    """Write the entries of a store in the formats before format 3."""
+    for entry in store.list("topics/"):
+        record = json.loads(entry.value)
+        placements = store.list(f"brokers/placement/1/{record['topic_id']}")
+        old = {"topic_id": record["topic_id"], "partitions": record["replicas"], "format": 1}
+        if placements:
+            directories = [""] * len(record["replicas"])
+            for directory, partitions in json.loads(placements[0].value)["directories"].items():
+                for partition in partitions:
+                    directories[partition] = directory
+            old |= {"format": 2, "directories": directories}
+        store.commit(
+            [],
+            [Put(entry.key, json.dumps(old).encode()), *[Delete(each.key) for each in placements]],
+        )
+    for entry in store.list("brokers/registration/"):
+        epoch = {"leader_epoch": json.loads(entry.value)["broker_epoch"], "format": 1}
+        key = entry.key.replace("registration", "epoch")
+        store.commit([], [Put(key, json.dumps(epoch).encode()), Delete(entry.key)])
+
+
+@pytest.mark.parametrize("directories", [1, 2])
+def test_records_are_served_after_the_migration_and_leader_epochs_rise(directories: int) -> None:
+    disks = [CrashFileSystem() for _ in range(directories)]
+    store = MemoryMetadataStore()
+    harness = BrokerHarness(files=disks[0], further=disks[1:], metadata=store)
+    harness.create_topic("t", partitions=4)
+    for _ in range(3):
+        for partition in range(4):
+            assert harness.produce("t", b"%d" % partition, partition=partition).error_code == 0
+        harness.restart()
+    make_old(store)
+    assert [json.loads(entry.value)["format"] for entry in store.list("topics/")] == [directories]
+    harness.restart()
+    (topic,) = harness.call(MetadataRequest(topics=None)).topics
+    assert [partition.leader_epoch for partition in topic.partitions] == [4] * 4
+    for partition in range(4):
+        found = harness.fetch("t", 0, partition=partition)
+        assert values(found.records) == [b"%d" % partition] * 3
+        assert harness.produce("t", b"more", partition=partition).base_offset == 3
+    assert "metadata_carried_over" in harness.journal.events("info")
