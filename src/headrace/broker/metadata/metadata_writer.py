@@ -114,7 +114,7 @@ class MetadataWriter:
                 f"{self._key}: another process of this broker has begun"
             ) from conflict
         self._version = versions[self._key]
-        self._end_watch = self._store.watch("", self._batches.append)
+        self._end_watch = self._store.watch(self._batches.append)
         self._apply_batches()
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headrace.errors import ErrorCode
-from headrace.metadata_stores.memory import MemoryMetadataStore
+from headrace.metadata_stores.memory import MemoryMetadata, MemoryMetadataStore
 from headrace.ports import Put
 from headrace.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
@@ -34,9 +34,12 @@ class Cluster:
     """Two brokers with one metadata store, each with files of its own."""
 
     def __init__(self, **options: Any) -> None:
-        self.store = MemoryMetadataStore()
+        content = MemoryMetadata()
+        self.store = MemoryMetadataStore(content)
+        """A session of neither broker."""
         self.one, self.two = (
-            BrokerHarness(metadata=self.store, broker_id=number, **options) for number in (1, 2)
+            BrokerHarness(metadata=MemoryMetadataStore(content), broker_id=number, **options)
+            for number in (1, 2)
         )
         self.tick()
 

@@ -126,7 +126,7 @@ def test_the_image_and_its_consumers_equal_the_store(
         copies[name] = dict(image.consume("a/", unread, apply))
 
     consume("early")
-    store.watch("", image.apply)
+    store.watch(image.apply)
     for number, operations in enumerate(work):
         if number == late:
             consume("late")
