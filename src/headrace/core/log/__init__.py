@@ -9,8 +9,9 @@ private, and `lint-imports` checks that nothing outside imports them. From the b
 * `producers`: the state of idempotent and transactional producers
 * `reading`: batches by offset and by time, and reads that leave records out
 * `recovery`: opening a log after a shutdown or a crash
-* `append`: the checks of a produced batch, and the files that take it
-* `upkeep`: retention, checkpoints, deletion of directories
+* `truncation`: removing the end of a log that its leader does not have
+* `append`: the checks of a produced or replicated batch, and the files that take it
+* `upkeep`: group commits, retention, checkpoints, deletion of directories
 * `cleaning`: compaction, and removal of expired records
 """
 
@@ -29,7 +30,7 @@ from headrace.core.log.files.disk_errors import (
 )
 from headrace.core.log.files.sync import RunTasks, SyncTask, run_in_turn
 from headrace.core.log.index.aborted_transactions import AbortedTransaction
-from headrace.core.log.log_manager import LogManager, PartitionSpec, SyncBatch
+from headrace.core.log.log_manager import LogManager, PartitionSpec
 from headrace.core.log.offsets import MAX_OFFSET
 from headrace.core.log.partition_log import PartitionLog
 from headrace.core.log.producers.producer_entry import BatchEntry
@@ -40,6 +41,7 @@ from headrace.core.log.reading.time_lookup import lookup_newest, lookup_timestam
 from headrace.core.log.segments.open_segments import OpenSegments
 from headrace.core.log.segments.segment import Segment
 from headrace.core.log.shared import Shared
+from headrace.core.log.upkeep.sync_batch import SyncBatch
 
 __all__ = [
     "DESCRIPTORS",

@@ -24,7 +24,7 @@ from typing import Final
 
 from headrace.core.log.config import LogConfig
 from headrace.core.log.files.checkpoints import decode_checkpoint, encode_checkpoint
-from headrace.core.log.files.disk_errors import could_not_open
+from headrace.core.log.files.disk_errors import could_not_open, is_passing
 from headrace.core.log.files.partition_metadata import (
     METADATA_FILE,
     decode_topic_id,
@@ -36,6 +36,7 @@ from headrace.core.log.segments.open_segments import OpenSegments
 from headrace.core.log.shared import Shared
 from headrace.core.log.upkeep.deletions import NAME_LENGTH, Deletions
 from headrace.core.log.upkeep.log_offsets import LogOffsets
+from headrace.core.log.upkeep.sync_batch import SyncBatch
 from headrace.core.log.upkeep.upkeep import Upkeep
 from headrace.core.meta_properties import claim
 from headrace.errors import StorageError
@@ -51,34 +52,19 @@ milliseconds."""
 
 @dataclass(frozen=True, slots=True)
 class PartitionSpec:
-    """The metadata of a partition of this broker, as far as its log needs it."""
+    """The metadata of a partition of this broker, as far as its log needs it.
+
+    Attributes:
+        topic_partition: The partition.
+        topic_id: The id of its topic.
+        config: The settings of its topic.
+        high_watermark: The end of what is known to be committed; None if everything in the log is.
+    """
 
     topic_partition: TopicPartition
     topic_id: bytes
     config: LogConfig
-
-
-class SyncBatch:
-    """One group commit: the sync tasks of all logs that were dirty."""
-
-    __slots__ = ("entries",)
-
-    def __init__(self, entries: Sequence[tuple[PartitionLog, SyncTask]]) -> None:
-        self.entries = entries
-
-    @property
-    def tasks(self) -> list[SyncTask]:
-        """The tasks, for a shell that runs them in parallel instead of calling `run`."""
-        return [task for _, task in self.entries]
-
-    def run(self) -> None:
-        """Run all tasks. Thread-safe.
-
-        Raises:
-            OSError: A task failed. Pass the error to `finish_sync`.
-        """
-        for _, task in self.entries:
-            task.run()
+    high_watermark: int | None = None
 
 
 class LogManager:
@@ -109,6 +95,9 @@ class LogManager:
         self._failure: OSError | None = None
         self._offsets = LogOffsets(files)
         self.shared = Shared(OpenSegments(journal=journal)) if shared is None else shared
+        self.on_truncation: Callable[[PartitionLog, int], object] | None = None
+        """Called before a log is truncated, with its new end: makes durable that the log is clean up to there at most.
+        None for no call."""
         self.upkeep = Upkeep(self._logs, self.write_checkpoints, journal)
         self._deletions = Deletions(files, journal)
 
@@ -210,6 +199,7 @@ class LogManager:
             clean=self._clean,
             recovery_point=self._offsets.recovery_point(key),
             log_start_offset=self._offsets.start_offset(key),
+            high_watermark=spec.high_watermark,
             metadata=encode_topic_id(spec.topic_id),
             journal=self._journal,
             sync=sync,
@@ -314,6 +304,67 @@ class LogManager:
         if decode_topic_id(content) in ({topic_id, None} if name_is_free else {topic_id}):
             return self.delete_log(topic_partition)
         return True
+
+    # Truncation
+
+    def truncate(self, log: PartitionLog, end_offset: int, now_ms: int) -> int:
+        """Remove all batches of a log that end above an offset; see `PartitionLog.truncate_to` and `truncation`.
+
+        Returns:
+            The new log end offset.
+
+        Raises:
+            OffsetOutOfRangeError: The offset lies below the log start offset or the high watermark.
+            StorageError: The log is damaged or has failed.
+            OSError: A file operation failed. Unless the error is a passing one, the directory is out of service.
+        """
+        if self._failure is not None:
+            raise self._failure
+        remaining = log.truncated_end(end_offset)
+        try:
+            if remaining < log.log_end_offset:
+                self._lower(log, remaining)
+            return log.truncate_to(end_offset, now_ms=now_ms)
+        except OSError as error:
+            if not is_passing(error):
+                self.fail(error)
+            raise
+
+    def _lower(self, log: PartitionLog, end_offset: int) -> None:
+        """Make durable that nothing is known of a log beyond an offset."""
+        if self.on_truncation is not None:
+            self.on_truncation(log, end_offset)
+        key = self.checkpoint_key(log.topic_partition)
+        self._offsets.lower(key, end_offset, log.log_start_offset)
+
+    def truncate_fully_and_start_at(
+        self, spec: PartitionSpec, offset: int, now_ms: int
+    ) -> PartitionLog:
+        """Delete a log, and begin an empty one at an offset: the leader has deleted what the follower would need next.
+
+        Readers can finish the ranges that they hold of the old log. The call can be repeated after an error.
+
+        Args:
+            spec: The partition and its settings.
+            offset: The log start offset of the leader.
+            now_ms: The wall clock.
+
+        Returns:
+            The new log.
+
+        Raises:
+            OSError: A file operation failed.
+        """
+        partition = spec.topic_partition
+        key = _key(partition, spec.topic_id)
+        log = self._logs.get(partition)
+        if log is not None:
+            self._lower(log, 0)
+        self._offsets.lower(key, 0, self._offsets.start_offset(key) or 0)
+        self.delete_log(partition)
+        self._deletions.free(str(partition))
+        self._offsets.lower(key, 0, offset)
+        return self.open_log(spec, now_ms)
 
     # Group commit
 

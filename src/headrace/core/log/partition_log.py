@@ -26,6 +26,7 @@ from headrace.core.log.recovery.loader import LogLoader
 from headrace.core.log.segments.replacement import Replacement
 from headrace.core.log.segments.retention import count_deletable
 from headrace.core.log.shared import Shared
+from headrace.core.log.truncation import Cut, find_cut
 from headrace.errors import OffsetOutOfRangeError
 from headrace.ports import File, FileSystem, Journal
 from headrace.types import TopicPartition
@@ -50,7 +51,6 @@ class PartitionLog(AppendableLog):
         topic_partition: TopicPartition,
         now_ms: int,
         loaded: LoadedLog,
-        log_start_offset: int,
         metadata: bytes | None,
     ) -> None:
         """Begin with what recovery has loaded. Callers use `open`."""
@@ -61,7 +61,6 @@ class PartitionLog(AppendableLog):
             topic_partition=topic_partition,
             now_ms=now_ms,
             loaded=loaded,
-            log_start_offset=log_start_offset,
             metadata=metadata,
         )
         self.keep_from = MAX_OFFSET
@@ -87,6 +86,7 @@ class PartitionLog(AppendableLog):
         clean: bool,
         recovery_point: int = 0,
         log_start_offset: int | None = None,
+        high_watermark: int | None = None,
         metadata: bytes | None = None,
         journal: Journal | None = None,
         sync: Callable[[SyncTask], object] = SyncTask.run,
@@ -103,6 +103,7 @@ class PartitionLog(AppendableLog):
             clean: Whether the log was closed cleanly, so that its caches can be trusted.
             recovery_point: The offset below which everything is known to be synced.
             log_start_offset: The durable log start offset; None if it is not known.
+            high_watermark: The end of what is known to be committed; None if everything in the log is.
             metadata: Content of `partition.metadata`, which is written with the first batch.
             journal: Logs repairs.
             sync: Called with the task that makes recovered data durable. It has to run before the log is used.
@@ -119,6 +120,7 @@ class PartitionLog(AppendableLog):
             clean=clean,
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
+            high_watermark=high_watermark,
             owner=owner_in(metadata),
             shared=shared,
         ).load()
@@ -126,15 +128,9 @@ class PartitionLog(AppendableLog):
             sync(loaded.unsynced)
             repair_metadata(files, directory, metadata)
         loaded.log_repairs(journal, topic_partition)
+        place = files, directory, config
         return cls(
-            files,
-            directory,
-            config,
-            topic_partition=topic_partition,
-            now_ms=now_ms,
-            loaded=loaded,
-            log_start_offset=log_start_offset or 0,
-            metadata=metadata,
+            *place, topic_partition=topic_partition, now_ms=now_ms, loaded=loaded, metadata=metadata
         )
 
     def __repr__(self) -> str:
@@ -214,6 +210,74 @@ class PartitionLog(AppendableLog):
         """Note that the file of an installed segment, if there is one, has its final name."""
         if (segment := self.segments.settle()) is not None:
             self._log_files.write_aborted(segment)
+
+    # Truncation
+
+    def truncated_end(self, end_offset: int) -> int:
+        """Return the log end offset that `truncate_to` would leave.
+
+        Raises:
+            OffsetOutOfRangeError: `truncate_to` would refuse the offset.
+            StorageError: The segment with the offset is damaged.
+        """
+        if end_offset >= self.log_end_offset:
+            return self.log_end_offset
+        return max(self._find_cut(end_offset).end_offset, self.log_start_offset)
+
+    def _find_cut(self, end_offset: int) -> Cut:
+        if end_offset < self.log_start_offset:
+            raise OffsetOutOfRangeError(
+                f"{self.topic_partition} cannot be truncated to offset {end_offset}, below the log start offset "
+                f"{self.log_start_offset}"
+            )
+        cut = find_cut(self.segments, end_offset)
+        if max(cut.end_offset, self.log_start_offset) < self.high_watermark:
+            raise OffsetOutOfRangeError(
+                f"{self.topic_partition} cannot be truncated to offset {end_offset}: records below the high watermark "
+                f"{self.high_watermark} are committed"
+            )
+        return cut
+
+    def truncate_to(self, end_offset: int, *, now_ms: int) -> int:
+        """Remove all batches that end above an offset; see `truncation`.
+
+        Leader epochs without a batch are forgotten, also if no batch is removed. The caller has lowered durably what it
+        knows of the log beyond `truncated_end`: `LogManager.truncate` does so.
+
+        Args:
+            end_offset: The offset. A batch that holds it is removed.
+            now_ms: The wall clock.
+
+        Returns:
+            The new log end offset.
+
+        Raises:
+            OffsetOutOfRangeError: The offset lies below the log start offset, or records below the high watermark would
+                be removed. The log is unchanged.
+            ApiError: KAFKA_STORAGE_ERROR; the log has failed before.
+            StorageError: A batch that is needed for the state of the producers is damaged. The log is unchanged.
+            OSError: A file operation failed, and so has the log. A start recovers it.
+        """
+        if self._failure is not None:
+            raise self._failed()
+        if end_offset >= self.log_end_offset:
+            self.epochs.truncate_to_end(self.log_end_offset)
+            return self.log_end_offset
+        cut = self._find_cut(end_offset)
+        producers = self._log_files.producers_below(cut, self.config, now_ms)
+        remaining = max(cut.end_offset, self.log_start_offset)
+        producers.transactions.start_at(self.log_start_offset)
+        producers.transactions.keep_decided(self.producers.transactions.decided, remaining)
+        self.producers.close()
+        self.producers = producers
+        self.log_end_offset = remaining
+        self.synced_offset = min(self.synced_offset, remaining)
+        try:
+            self._log_files.truncate(cut, remaining, producers, self.config, now_ms)
+        except OSError as error:
+            self.fail(error)
+            raise
+        return remaining
 
     # Deletion
 

@@ -10,11 +10,13 @@ import struct
 from typing import Final, NamedTuple
 
 from headrace.core.log.append.log_files import LogFiles
+from headrace.core.log.append.replicated import check_replicated
 from headrace.core.log.append.validation import check_produced, with_log_append_time
 from headrace.core.log.config import LogConfig
 from headrace.core.log.control_batch import Marker, build_marker
 from headrace.core.log.offsets import MAX_OFFSET_SPAN
 from headrace.core.log.producers.producer_state import SEQUENCE_MASK
+from headrace.core.log.producers.replay import is_marker, replay
 from headrace.core.log.reading.readable_log import ReadableLog
 from headrace.core.log.recovery.loaded import LoadedLog
 from headrace.core.log.segments.segment import Segment
@@ -23,16 +25,20 @@ from headrace.errors import ApiError, ErrorCode
 from headrace.ports import FileSystem
 from headrace.records.batch import (
     ATTRIBUTES,
+    BASE_OFFSET,
     BATCH_LENGTH,
     CONTROL_FLAG,
     LAST_OFFSET_DELTA,
+    LEADER_EPOCH,
     LOG_OVERHEAD,
+    MAX_TIMESTAMP,
     TRANSACTIONAL_FLAG,
+    BatchHeader,
     HeaderFields,
     TimestampType,
     unpack_header,
 )
-from headrace.records.expiry import NO_RECORDS, Expiry, expiry_at_append
+from headrace.records.expiry import NO_RECORDS, Expiry, expiry_at_append, expiry_of_batch
 from headrace.types import NO_TIMESTAMP, Buffer, TopicPartition
 
 _HEAD: Final = struct.Struct(">qii")
@@ -66,7 +72,6 @@ class AppendableLog(ReadableLog):
         topic_partition: TopicPartition,
         now_ms: int,
         loaded: LoadedLog,
-        log_start_offset: int,
         metadata: bytes | None,
     ) -> None:
         """Begin with what recovery has loaded; for the arguments see `PartitionLog.open`."""
@@ -74,7 +79,7 @@ class AppendableLog(ReadableLog):
             Segment(
                 files,
                 directory,
-                log_start_offset,
+                loaded.log_start_offset,
                 interval=config.index_interval_bytes,
                 created_ms=now_ms,
             )
@@ -85,7 +90,8 @@ class AppendableLog(ReadableLog):
             loaded.epochs,
             loaded.producers,
             topic_partition=topic_partition,
-            log_start_offset=log_start_offset,
+            log_start_offset=loaded.log_start_offset,
+            high_watermark=loaded.high_watermark,
         )
         self._log_files = LogFiles(files, directory, loaded, self.segments, metadata=metadata)
         self._dirty = False
@@ -183,6 +189,61 @@ class AppendableLog(ReadableLog):
             self._note_expiry(len(records), NO_RECORDS)
         self.producers.end_transaction(marker, offset, now_ms)
         return AppendInfo(offset, offset, append_time_ms, duplicate=False)
+
+    def append_replicated(self, records: Buffer, *, now_ms: int) -> int:
+        """Append the batches that a follower has received from its leader, as they are.
+
+        All batches are checked before the first one is written. The high watermark does not move.
+
+        Args:
+            records: Whole batches, one after the other. The log keeps no reference to them.
+            now_ms: The wall clock. Each producer is kept for `producer.id.expiration.ms` from now on.
+
+        Returns:
+            The log end offset.
+
+        Raises:
+            CorruptMessageError: The bytes are damaged. The log is unchanged.
+            InvalidRecordError: The batches do not continue the log: an offset does not rise, or a leader epoch falls.
+                The log is unchanged.
+            ApiError: KAFKA_STORAGE_ERROR; the log has failed.
+            OSError: A batch could not be written. The batches before that batch are appended.
+        """
+        if self._failure is not None:
+            raise self._failed()
+        is_empty = not self.segments.active.loaded
+        for header, batch in check_replicated(
+            records, self.log_end_offset, self.epochs.latest, is_empty=is_empty
+        ):
+            self._write_replicated(header, batch, now_ms)
+        return self.log_end_offset
+
+    def _write_replicated(self, header: HeaderFields, batch: Buffer, now_ms: int) -> None:
+        """Write a batch where its header says, and update what is derived from batches."""
+        base_offset, max_timestamp, size = header[BASE_OFFSET], header[MAX_TIMESTAMP], len(batch)
+        last_offset = base_offset + header[LAST_OFFSET_DELTA]
+        if is_marker(header) and self.producers.transactions.aborted.is_full:
+            self.roll(now_ms)
+        if base_offset < self.log_end_offset:
+            self._log_files.begin_at(base_offset, self.config, now_ms)
+        segment = self._log_files.prepare(self.config, size, max_timestamp, last_offset, now_ms)
+        if base_offset > self.log_end_offset:
+            self._log_files.allow_gaps()
+        segment.append(
+            (batch,),
+            size,
+            base_offset,
+            last_offset + 1,
+            max_timestamp,
+            is_control=header[ATTRIBUTES] & CONTROL_FLAG,
+        )
+        self.log_end_offset = last_offset + 1
+        self.epochs.assign(header[LEADER_EPOCH], base_offset)
+        if self.config.expires:
+            self._note_expiry(size, expiry_of_batch(BatchHeader._make(header), batch))
+        replay(self.producers, header, lambda: batch, now_ms)
+        if not self._dirty:
+            self._mark_dirty()
 
     def _write(
         self,

@@ -14,15 +14,19 @@ from typing import Final
 
 from headrace.core.log.config import LogConfig
 from headrace.core.log.files.caches import write_cache
+from headrace.core.log.files.offset_gaps import GAPS_FILE
 from headrace.core.log.files.partition_metadata import METADATA_FILE, owner_in
 from headrace.core.log.files.sync import SyncTask
 from headrace.core.log.index.leader_epochs import EPOCHS_FILE
+from headrace.core.log.index.sidecars import SIDECARS
 from headrace.core.log.offsets import MAX_OFFSET_SPAN
 from headrace.core.log.producers.aborted_history import AbortedHistory
+from headrace.core.log.producers.producer_state import ProducerStates
 from headrace.core.log.recovery.loaded import LoadedLog
 from headrace.core.log.segments.replacement import Replacement, install
 from headrace.core.log.segments.segment import Segment
 from headrace.core.log.segments.segments import Segments
+from headrace.core.log.truncation import Cut, producers_below
 from headrace.ports import File, FileSystem
 
 _MAX_UNSYNCED_FILES: Final = 16
@@ -37,10 +41,12 @@ class LogFiles:
     __slots__ = (
         "_created",
         "_epochs",
+        "_has_gaps",
         "_is_new",
         "_metadata",
         "_names_unsynced",
         "_producers",
+        "_shared",
         "_snapshot_at",
         "_snapshots",
         "_synced_offset",
@@ -78,6 +84,7 @@ class LogFiles:
         """The id of the log's topic in hexadecimal, "" without `metadata`."""
         self._epochs = loaded.epochs
         self._producers = loaded.producers
+        self._shared = loaded.shared
         self._snapshots = loaded.snapshots
         self._snapshot_at = -1, 0
         """The base offset and the size of the segment in which the last snapshot of the producers was written; -1
@@ -85,6 +92,8 @@ class LogFiles:
         self._unwritten = 0
         """Bytes of the segments that were sealed since the last snapshot of the producers."""
         self._created = bool(loaded.segments)
+        self._has_gaps = loaded.has_gaps
+        """Whether the file exists that allows gaps between offsets in the last segment."""
         self._is_new = False
         """Whether the name of the directory itself has yet to be synced."""
         self._names_unsynced = False
@@ -157,6 +166,16 @@ class LogFiles:
             segment.reopen()
         return self.segments.active
 
+    def allow_gaps(self) -> None:
+        """Create the file without which a recovery takes a gap between offsets for damage.
+
+        Raises:
+            OSError: The file could not be created. The call can be repeated.
+        """
+        if not self._has_gaps:
+            self.files.open(f"{self.directory}/{GAPS_FILE}", create=True).close()
+            self._has_gaps = self._names_unsynced = True
+
     def roll(self, config: LogConfig, now_ms: int) -> None:
         """Seal the active segment and begin the next one. An empty active segment stays.
 
@@ -166,13 +185,7 @@ class LogFiles:
         sealed = self.segments.active
         if not sealed.size:
             return
-        segment = Segment(
-            self.files,
-            self.directory,
-            sealed.end_offset,
-            interval=config.index_interval_bytes,
-            created_ms=now_ms,
-        )
+        segment = self._segment(sealed.end_offset, config, now_ms)
         segment.open_segments = self.segments.open_segments
         self.create(segment)
         if self._synced_offset < sealed.end_offset:
@@ -301,6 +314,120 @@ class LogFiles:
                 self.files.sync_directory(self.directory)
             self.segments.purge()
         self._snapshots.remove_below(self.segments.start_offset)
+
+    # Truncation
+
+    def producers_below(self, cut: Cut, config: LogConfig, now_ms: int) -> ProducerStates:
+        """Return the state of the producers after the batches before a cut.
+
+        Raises:
+            StorageError: A batch that is needed is damaged.
+        """
+        segments = [each for each in self.segments if each.base_offset < cut.end_offset]
+        return producers_below(
+            self.files,
+            self.directory,
+            config,
+            self._shared,
+            segments=segments,
+            snapshots=self._snapshots,
+            end_offset=cut.end_offset,
+            now_ms=now_ms,
+        )
+
+    def truncate(
+        self, cut: Cut, end_offset: int, producers: ProducerStates, config: LogConfig, now_ms: int
+    ) -> None:
+        """Remove all batches from a cut on; see `truncation`.
+
+        Args:
+            cut: The place of the cut.
+            end_offset: The new log end offset: that of the cut, or the log start offset if nothing remains above it.
+            producers: The state of the producers at the new end.
+            config: The topic's settings.
+            now_ms: The wall clock.
+
+        Raises:
+            OSError: A step failed. A start finds the log between the new end and the old one.
+        """
+        self._synced_offset = min(self._synced_offset, end_offset)
+        if self._task is not None:
+            self._task.end_offset = min(self._task.end_offset, end_offset)
+        self._producers = producers
+        self._snapshot_at, self._unwritten, self.cached_end_offset = (-1, 0), 0, None
+        self._epochs.truncate_to_end(end_offset)
+        is_active = cut.segment is self.segments.active
+        if cut.end_offset < end_offset:
+            removed = self._drop_all(end_offset, config, now_ms)
+        elif is_active:
+            removed = []
+        else:
+            removed = self._drop_after(cut, config, now_ms)
+        file = None
+        if cut.segment not in removed:
+            file = cut.segment.reopen()
+            cut.segment.forget_end(cut.position)
+        self._remove_caches(cut, end_offset)
+        for segment in removed:
+            segment.remove()
+        if removed:
+            self.files.sync_directory(self.directory)
+        if file is not None:
+            file.truncate(cut.position)
+            file.sync()
+            cut.segment.synced_offset = cut.end_offset
+        if not is_active and cut.end_offset == end_offset:
+            self._begin_active(cut)
+
+    def _begin_active(self, cut: Cut) -> None:
+        """Create the active segment that follows a cut."""
+        self.create(self.segments.active)
+        self.files.sync_directory(self.directory)
+        sealed = self.segments.all[-2] if len(self.segments) > 1 else None
+        if sealed is not None:
+            self._aborted.seal(sealed.base_offset, sealed.end_offset)
+            if sealed is cut.segment:
+                sealed.write_sidecars()
+            self.write_aborted(sealed)
+
+    def _drop_after(self, cut: Cut, config: LogConfig, now_ms: int) -> list[Segment]:
+        """Begin an active segment at a cut through a sealed segment, and return the segments to remove."""
+        kept = self.segments.all.index(cut.segment) + bool(cut.position)
+        return self.segments.cut_end(kept, self._segment(cut.end_offset, config, now_ms))
+
+    def _drop_all(self, start_offset: int, config: LogConfig, now_ms: int) -> list[Segment]:
+        """Begin an empty log at the log start offset, and return the segments to remove.
+
+        Segments that end at or below it are left to `purge`: one of them may be the result of a compaction that is not
+        named yet.
+        """
+        below = sum(segment.end_offset <= start_offset for segment in self.segments)
+        self.segments.drop_oldest(below)
+        return self.segments.cut_end(0, self._segment(start_offset, config, now_ms))
+
+    def begin_at(self, base_offset: int, config: LogConfig, now_ms: int) -> None:
+        """Begin an empty log below its end offset, because its first batch holds that offset."""
+        self.segments.cut_end(0, self._segment(base_offset, config, now_ms))
+
+    def _segment(self, base_offset: int, config: LogConfig, now_ms: int) -> Segment:
+        return Segment(
+            self.files,
+            self.directory,
+            base_offset,
+            interval=config.index_interval_bytes,
+            created_ms=now_ms,
+        )
+
+    def _remove_caches(self, cut: Cut, end_offset: int) -> None:
+        """Remove durably what describes batches from a cut on."""
+        epochs = self._epochs.encode(end_offset)
+        self.files.write_file(f"{self.directory}/{EPOCHS_FILE}", epochs)
+        self._snapshots.remove_above(end_offset)
+        for sidecar in SIDECARS:
+            self.files.remove(cut.segment.sidecar_path(sidecar))
+        if cut.segment is not self.segments.active:
+            self.allow_gaps()  # compaction may have left some, and a crash may make the segment the last one
+        self.files.sync_directory(self.directory)
 
     def abandon(self) -> None:
         """Close all files. A sync that runs meanwhile may fail."""

@@ -71,6 +71,7 @@ class LogCleaner:
         self._paused = False
         """Whether the next step of the round waits for the next check."""
         self._next_check_ms: int | None = None
+        logs.on_truncation = self.truncated
 
     def _read(self) -> dict[str, int]:
         offsets: dict[str, int] = {}
@@ -91,6 +92,16 @@ class LogCleaner:
     def clean_offset(self, log: PartitionLog) -> int:
         """Return the offset up to which a log is clean."""
         return self._clean_offsets.get(self._logs.checkpoint_key(log.topic_partition), 0)
+
+    def truncated(self, log: PartitionLog, end_offset: int) -> None:
+        """Make durable that a log is clean up to an offset at most: it is truncated there.
+
+        Raises:
+            OSError: The checkpoint could not be written.
+        """
+        if self.clean_offset(log) > end_offset:
+            self._clean_offsets[self._logs.checkpoint_key(log.topic_partition)] = end_offset
+            self._write()
 
     @property
     def next_deadline_ms(self) -> int | None:

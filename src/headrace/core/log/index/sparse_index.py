@@ -91,6 +91,17 @@ class SparseIndex:
         header = size, base_offset, end_offset, first_timestamp, self.newest_marker
         return SPARSE_INDEX.encode(header, (self.offsets, self.positions, self.timestamps))
 
+    def cut_at(self, position: int) -> int:
+        """Remove the entries from a byte position on, and the entry before: it counts timestamps after the position.
+
+        Returns:
+            The position of the entry before. The caller adds the batches from there on again.
+        """
+        count = max(bisect_left(self.positions, position) - 1, 0)
+        start = self.positions[count] if count < len(self.positions) else 0
+        self.cut(count)
+        return start
+
     def cut(self, count: int) -> None:
         """Remove all but the first entries."""
         del self.offsets[count:], self.positions[count:], self.timestamps[count:]

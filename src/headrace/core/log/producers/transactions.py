@@ -64,6 +64,11 @@ class LogTransactions:
         self.aborted.start_at(offset)
         self._find_first_unstable()
 
+    def keep_decided(self, decided: Iterable[tuple[int, int]], end_offset: int) -> None:
+        """Note which transactions the high watermark has not passed yet, from those of a log that was truncated."""
+        self.decided = deque(entry for entry in decided if entry[0] < end_offset)
+        self._find_first_unstable()
+
     def restore(self, open_transactions: Iterable[tuple[int, int]]) -> None:
         """Begin with these open transactions: (producer id, first offset) each."""
         self.open = dict(sorted(open_transactions, key=lambda entry: entry[1]))

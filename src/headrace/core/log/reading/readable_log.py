@@ -42,8 +42,9 @@ class ReadableLog:
         *,
         topic_partition: TopicPartition,
         log_start_offset: int,
+        high_watermark: int | None = None,
     ) -> None:
-        """Begin with what was loaded; all of it is below the high watermark.
+        """Begin with what was loaded.
 
         Args:
             config: The topic's settings.
@@ -52,6 +53,7 @@ class ReadableLog:
             producers: The state of the producers after these batches.
             topic_partition: The partition of this log.
             log_start_offset: The first offset that readers may read. The segments may begin later, or end earlier.
+            high_watermark: The end of what is known to be committed; None if everything is.
         """
         self.config = config
         """The topic's settings; may be replaced at any time."""
@@ -72,6 +74,8 @@ class ReadableLog:
         epochs.truncate_to_start(self.log_start_offset)
         producers.transactions.start_at(self.log_start_offset)
         self.high_watermark = self.log_end_offset
+        if high_watermark is not None and high_watermark < self.log_end_offset:
+            self.high_watermark = max(high_watermark, self.log_start_offset)
         """The end of what consumers may read."""
         producers.transactions.high_watermark_moved(self.high_watermark)
 

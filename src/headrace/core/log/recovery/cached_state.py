@@ -7,38 +7,29 @@ complete at the log's end.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Final
 
 from headrace.core.log.config import LogConfig
-from headrace.core.log.control_batch import read_marker
 from headrace.core.log.index.leader_epochs import EPOCHS_FILE, LeaderEpochCache
 from headrace.core.log.index.transaction_index import TRANSACTION_INDEX, decode_aborted
 from headrace.core.log.offsets import MAX_OFFSET
 from headrace.core.log.producers.aborted_history import AbortedHistory
-from headrace.core.log.producers.producer_entry import BatchEntry
-from headrace.core.log.producers.producer_state import SEQUENCE_MASK, ProducerStates
+from headrace.core.log.producers.producer_state import ProducerStates
+from headrace.core.log.producers.replay import replay
 from headrace.core.log.producers.snapshots import ProducerSnapshots
 from headrace.core.log.segments.segment import Segment
 from headrace.core.log.shared import Shared
 from headrace.ports import File, FileSystem
 from headrace.records.batch import (
-    ATTRIBUTES,
     BASE_OFFSET,
-    BASE_SEQUENCE,
     BATCH_LENGTH,
-    CONTROL_FLAG,
-    LAST_OFFSET_DELTA,
     LEADER_EPOCH,
-    LOG_APPEND_TIME_FLAG,
     LOG_OVERHEAD,
     MAX_TIMESTAMP,
-    PRODUCER_EPOCH,
     PRODUCER_ID,
-    RECORDS_COUNT,
-    TRANSACTIONAL_FLAG,
     HeaderFields,
 )
-from headrace.types import NO_TIMESTAMP
 
 _REPETITIONS_MS: Final = 3_600_000
 """The time after a start in which a producer may repeat a batch that it wrote before the start, in milliseconds."""
@@ -112,14 +103,20 @@ class CachedState:
     # Producers
 
     def load_producers(
-        self, segments: Sequence[Segment], unscanned: Sequence[Segment], offset: int
+        self,
+        segments: Sequence[Segment],
+        unscanned: Sequence[Segment],
+        offset: int,
+        *,
+        end_offset: int = MAX_OFFSET,
     ) -> None:
         """Restore the newest usable snapshot at or below an offset, and replay the headers after it.
 
         Args:
             segments: All segments of the log.
             unscanned: The first of them, which are not scanned later.
-            offset: Everything below it is durable.
+            offset: The highest offset of a snapshot that may be used.
+            end_offset: Batches from this offset on are left out.
         """
         self.restore_producers(offset, segments[0].base_offset if segments else offset)
         if self.producers.aborted_from >= 0 and not self._load_aborted(segments):
@@ -129,7 +126,7 @@ class CachedState:
             self.rebuilt = True
         for segment in unscanned:
             if segment.end_offset > self._producers_end:
-                for position, header in _headers(segment):
+                for position, header in _headers(segment, end_offset):
                     self.replay(segment.reopen(), position, header)
                 if segment is not segments[-1]:
                     self.seal_aborted(segment)
@@ -158,34 +155,10 @@ class CachedState:
 
     def replay(self, file: File, position: int, header: HeaderFields) -> None:
         """Update the producers with a batch at a byte position of a file, unless the snapshot knows the batch."""
-        base_offset, attributes = header[BASE_OFFSET], header[ATTRIBUTES]
-        producer_id, sequence = header[PRODUCER_ID], header[BASE_SEQUENCE]
-        if producer_id < 0 or base_offset < self._producers_end:
+        if header[PRODUCER_ID] < 0 or header[BASE_OFFSET] < self._producers_end:
             return
-        written_ms = self._written_ms(header[MAX_TIMESTAMP])
-        if attributes & CONTROL_FLAG and sequence < 0:
-            marker = read_marker(file.read(position, LOG_OVERHEAD + header[BATCH_LENGTH]))
-            if marker is not None:
-                self.producers.end_transaction(marker, base_offset, written_ms)
-            return
-        # A batch that compaction left without records belongs to a transaction that has ended.
-        transactional = bool(attributes & TRANSACTIONAL_FLAG and header[RECORDS_COUNT])
-        if sequence < 0 and not transactional:
-            return
-        delta = header[LAST_OFFSET_DELTA]
-        append_time_ms = (
-            header[MAX_TIMESTAMP] if attributes & LOG_APPEND_TIME_FLAG else NO_TIMESTAMP
-        )
-        batch = BatchEntry(
-            sequence,
-            (sequence + delta) & SEQUENCE_MASK,
-            base_offset,
-            base_offset + delta,
-            append_time_ms,
-        )
-        self.producers.update(
-            producer_id, header[PRODUCER_EPOCH], batch, written_ms, transactional=transactional
-        )
+        read = partial(file.read, position, LOG_OVERHEAD + header[BATCH_LENGTH])
+        replay(self.producers, header, read, self._written_ms(header[MAX_TIMESTAMP]))
 
     def _written_ms(self, timestamp: int) -> int:
         """Return when a batch was written, as far as its timestamp says: the timestamp may be the time of an event.
@@ -243,10 +216,12 @@ class CachedState:
                 aborted.save(segment.base_offset, segment.end_offset)
 
 
-def _headers(segment: Segment) -> Iterator[tuple[int, HeaderFields]]:
-    """Yield (position, header) of all batches of a segment that is known to be sound."""
+def _headers(segment: Segment, end_offset: int = MAX_OFFSET) -> Iterator[tuple[int, HeaderFields]]:
+    """Yield (position, header) of the batches below an offset in a segment that is known to be sound."""
     loaded = segment.loaded
     for batch in segment.walk(0, segment.size):
+        if batch.base_offset >= end_offset:
+            break
         yield batch.position, segment.header_at(batch.position)
     if not loaded:
         segment.unload()

@@ -38,6 +38,10 @@ class LoadedLog:
     """The leader epochs of all batches."""
     producers: ProducerStates
     """The state of the producers after all batches."""
+    log_start_offset: int
+    """The first offset that readers may read. The segments may begin later, or end earlier."""
+    high_watermark: int | None
+    """The end of what is known to be committed; None if everything in the log is."""
     end_offset: int
     """The log end offset."""
     snapshots: ProducerSnapshots
@@ -46,6 +50,8 @@ class LoadedLog:
     """The bounds that this log shares with others."""
     caches_current: bool
     """Whether the caches on disk describe the whole log."""
+    has_gaps: bool
+    """Whether the log may lack offsets in its last segment; see `files.offset_gaps`."""
     unsynced: SyncTask | None
     """The task that makes the checked data durable. It runs before the log is used. None after a clean shutdown."""
     report: RecoveryReport = field(default_factory=RecoveryReport)

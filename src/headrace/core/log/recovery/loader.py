@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from headrace.core.log.config import LogConfig
+from headrace.core.log.files.offset_gaps import GAPS_FILE
 from headrace.core.log.files.paths import LOG_SUFFIX
 from headrace.core.log.files.sync import SyncTask
 from headrace.core.log.index.leader_epochs import LeaderEpochCache
@@ -61,6 +62,7 @@ class LogLoader:
         clean: bool,
         recovery_point: int,
         log_start_offset: int | None = None,
+        high_watermark: int | None = None,
         owner: str = "",
         shared: Shared | None = None,
     ) -> None:
@@ -73,10 +75,13 @@ class LogLoader:
         self._clean = clean
         self._recovery_point = recovery_point
         self._log_start_offset = log_start_offset
+        self._high_watermark = high_watermark
         self._report = RecoveryReport()
         self._state = CachedState(files, directory, config, self._shared, now_ms)
         self._has_txnindex = False
         """Whether the directory has any `.txnindex` file."""
+        self._has_gaps = False
+        """Whether offsets may be missing in the last segment."""
 
     def load(self) -> LoadedLog:
         """Open, check and repair the log.
@@ -100,6 +105,9 @@ class LogLoader:
             known = max(scanned[0].base_offset, self._recovery_point)
         else:
             known = unscanned[-1].end_offset if unscanned else start_offset
+        if self._high_watermark is not None:
+            # A snapshot above the high watermark would hide which markers below the snapshot may still be removed.
+            known = min(known, self._high_watermark)
         self._state.load_producers(segments, unscanned, known)
         kept = self._scan(segments, first_scanned)
         end_offset = kept[-1].end_offset if kept else start_offset
@@ -115,12 +123,15 @@ class LogLoader:
             kept,
             self._state.epochs,
             self._state.producers,
+            start_offset,
+            self._high_watermark,
             end_offset,
             self._state.snapshots,
             self._shared,
             caches_current=self._clean
             and first_scanned == len(segments)
             and not self._state.rebuilt,
+            has_gaps=self._has_gaps,
             unsynced=unsynced,
             report=self._report,
         )
@@ -141,6 +152,8 @@ class LogLoader:
                     self._has_txnindex |= suffix == TRANSACTION_INDEX.suffix
             elif match := _SNAPSHOT_FILE.fullmatch(name):
                 snapshots.append(int(match[1]))
+            elif name == GAPS_FILE:
+                self._has_gaps = True
             elif name.endswith(_LEFTOVERS):
                 self._files.remove(f"{self._directory}/{name}")
         self._state.snapshots = ProducerSnapshots(self._files, self._directory, snapshots)
@@ -272,7 +285,7 @@ class LogLoader:
         self, segment: Segment, file: File, scan: SegmentScan
     ) -> Iterator[tuple[int, HeaderFields]]:
         """Yield the batches up to the first fault. A sealed segment that ends too early has a fault too."""
-        yield from scan.batches()
+        yield from scan.batches(gaps_allowed=self._has_gaps)
         following = segment.end_offset
         if following == segment.base_offset:
             return  # the active segment

@@ -1,7 +1,8 @@
 """Reading a segment batch by batch, to find out how far it is sound.
 
 Below the recovery point everything is known to be on the disk, so headers are enough: offsets have to follow one
-another. The CRC is checked for the last batch below the recovery point, and for all batches above it.
+another, or to rise where gaps are legal. The CRC is checked for the last batch below the recovery point, and for all
+batches above it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Final
 from crc32c import crc32c
 
 from headrace.core.log.index.leader_epochs import LeaderEpochCache
+from headrace.core.log.offsets import MAX_OFFSET_SPAN
 from headrace.ports import File
 from headrace.records.batch import (
     BASE_OFFSET,
@@ -71,7 +73,10 @@ class SegmentScan:
         self._chunk_start = 0
 
     def batches(self, *, gaps_allowed: bool = False) -> Iterator[tuple[int, HeaderFields]]:
-        """Yield (position, header) of each batch, up to the first fault or the end of the file."""
+        """Yield (position, header) of each batch, up to the first fault or the end of the file.
+
+        A base offset is outside the CRC. With `gaps_allowed` it has to rise, and must not pass the next batch's.
+        """
         self.fault, self.gap = "", False
         while self.position < self._size:
             position = self.position
@@ -81,11 +86,7 @@ class SegmentScan:
                 return
             self.fault = self._fault(header)
             if not self.fault and header[BASE_OFFSET] != self.next_offset:
-                self.gap = header[BASE_OFFSET] > self.next_offset
-                if not (self.gap and gaps_allowed):
-                    self.fault = (
-                        f"base offset {header[BASE_OFFSET]} where {self.next_offset} should follow"
-                    )
+                self.fault = self._misplaced(header, gaps_allowed=gaps_allowed)
             if self.fault:
                 return
             self.position = position + LOG_OVERHEAD + header[BATCH_LENGTH]
@@ -118,6 +119,36 @@ class SegmentScan:
         if header[LEADER_EPOCH] < self._epochs.latest:
             return f"leader epoch {header[LEADER_EPOCH]} after {self._epochs.latest}"
         return ""
+
+    def _misplaced(self, header: HeaderFields, *, gaps_allowed: bool) -> str:
+        """Return what is wrong with a base offset that is not the next offset, "" if it is a gap that is allowed."""
+        base_offset, last_offset = (
+            header[BASE_OFFSET],
+            header[BASE_OFFSET] + header[LAST_OFFSET_DELTA],
+        )
+        missing = (
+            base_offset > self.next_offset and last_offset - self.next_offset <= MAX_OFFSET_SPAN
+        )
+        if missing and gaps_allowed:
+            following = self._base_offset_after(header)
+            if following is None or following > last_offset:
+                return ""
+            return f"base offset {base_offset}, but the next batch begins at {following}"
+        self.gap = missing
+        return f"base offset {base_offset} where {self.next_offset} should follow"
+
+    def _base_offset_after(self, header: HeaderFields) -> int | None:
+        """Return the base offset of the batch after this one, None if no sound batch follows."""
+        position = self.position + LOG_OVERHEAD + header[BATCH_LENGTH]
+        content = self._file.read(position, HEADER_SIZE)
+        if len(content) < HEADER_SIZE:
+            return None
+        following = unpack_header(content)
+        if _header_fault(following, self._size - position):
+            return None
+        end = position + LOG_OVERHEAD + following[BATCH_LENGTH]
+        sound = _crc_of(self._file, position + CRC_START, end) == following[CRC]
+        return following[BASE_OFFSET] if sound else None
 
     def _crc(self, position: int, batch_size: int) -> int:
         if batch_size > _CHUNK:

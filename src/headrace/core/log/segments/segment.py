@@ -310,6 +310,26 @@ class Segment:
             return now_ms - self.created_ms > age_ms
         return max_timestamp - self.first_timestamp > age_ms
 
+    def end_before(self, position: int) -> int:
+        """Return the offset after the last batch before a byte position; the base offset if no batch lies there."""
+        end_offset = self.base_offset
+        if position:
+            for batch in self.walk(self.index.last_position_within(position - 1), position):
+                end_offset = batch.next_offset
+        return end_offset
+
+    def forget_end(self, position: int) -> None:
+        """Forget the batches from a byte position on. The caller cuts the file there, and removes the sidecars."""
+        self.end_offset = self.end_before(position)
+        start = self.index.cut_at(position)
+        for batch in self.walk(start, position):
+            self.index.add(batch.base_offset, batch.position, batch.max_timestamp, batch.is_control)
+        self.expiries.forget_end(self.size, position)
+        self.size, self.indexed_size = position, 0
+        self._hints.clear()
+        if not position:
+            self.first_timestamp = NO_TIMESTAMP
+
     def remember_end(self) -> None:
         """Keep the byte position of the end offset, because a reader is about to ask for it."""
         hints = self._hints

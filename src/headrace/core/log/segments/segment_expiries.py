@@ -90,6 +90,11 @@ class SegmentExpiries:
             index.cut(size)
             self._files.write_file(self._path, index.encode(self._base_offset))
 
+    def forget_end(self, size: int, position: int) -> None:
+        """Forget the bytes from a position on. Later bytes there belong to other batches."""
+        self.index(size).cut(position)
+        self._described = _NOT_DESCRIBED
+
     def unload(self, size: int) -> None:
         """Drop the index from memory. `summary` and `half_expired_ms` stay."""
         if self._index is not None:

@@ -119,6 +119,20 @@ class Segments:
         self._doomed += dropped
         return dropped
 
+    def cut_end(self, kept: int, active: Segment) -> list[Segment]:
+        """Remove all but the first segments from the list, and continue with another active segment.
+
+        Returns:
+            The removed segments, newest first. Their files stay.
+        """
+        removed = self._segments[kept:]
+        self._segments[kept:] = [active]
+        self._bases[kept:] = [active.base_offset]
+        self._open = [segment for segment in self._open if segment not in removed]
+        self.active.active, active.active = False, True
+        self.active, active.open_segments = active, self.open_segments
+        return removed[::-1]
+
     def holds(self, segments: Sequence[Segment]) -> bool:
         """Return whether these sealed segments are all still in the list, one after the other."""
         base_offset = segments[0].base_offset

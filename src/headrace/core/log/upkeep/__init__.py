@@ -1,1 +1,1 @@
-"""Periodic work on the logs of a data directory: retention, checkpoints, deleted directories."""
+"""Periodic work on the logs of a data directory: group commits, retention, checkpoints, deleted directories."""

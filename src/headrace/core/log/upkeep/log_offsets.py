@@ -55,6 +55,21 @@ class LogOffsets:
             self._write(RECOVERY_FILE, points)
             self._recovery_points = points
 
+    def lower(self, key: str, end_offset: int, start_offset: int) -> None:
+        """Make durable that a log is known to be synced up to an offset at most, and where it starts.
+
+        Raises:
+            OSError: A checkpoint could not be written.
+        """
+        if self.recovery_point(key) > end_offset:
+            points = self._recovery_points | {key: end_offset}
+            self._write(RECOVERY_FILE, points)
+            self._recovery_points = points
+        if self.start_offset(key) != start_offset:
+            starts = self._start_offsets | {key: start_offset}
+            self._write(START_FILE, starts)
+            self._start_offsets = starts
+
     def vouch_for_starts(self, logs: Iterable[tuple[str, PartitionLog]]) -> None:
         """Write all log start offsets if there is no such checkpoint yet.
 
