@@ -247,7 +247,7 @@ class GroupCoordinator(GroupShards):
         """Write a marker into a partition, which commits or discards the producer's pending offsets there."""
         shard = self._shards.get(partition)
         if shard is None:
-            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            return ErrorCode.NOT_COORDINATOR
         return shard.runtime.execute(
             lambda: Result(ErrorCode.NONE, [marker]), lambda error: error, now_ms
         )

@@ -14,7 +14,13 @@ from headrace.core.coordinator.any_group.timers import operation_of
 from headrace.core.coordinator.classic import rebalance
 from headrace.core.coordinator.consumer.downgrade import REASON, needs_rebalance
 from headrace.core.coordinator.partitioning import can_be_stored
-from headrace.core.coordinator.runtime import CoordinatorLog, Reply, Result, TimerKey
+from headrace.core.coordinator.runtime import (
+    CoordinatorLog,
+    Reply,
+    Result,
+    ShardState,
+    TimerKey,
+)
 from headrace.core.coordinator.sharded import (
     EXPIRY,
     TOMBSTONES_PER_BATCH,
@@ -114,7 +120,8 @@ class GroupShards(ShardedCoordinator[GroupShard]):
             reason = "the loaded group is larger than group.max.size"
         else:
             return None
-        return lambda: rebalance.prepare(shard, group, reason, now_ms)
+        # By name: a request may come before the operation, and replace the group or begin the rebalance.
+        return partial(rebalance.rejoin, shard, group.group_id, reason, now_ms)
 
     # --- deleted topics ---
 
@@ -132,6 +139,8 @@ class GroupShards(ShardedCoordinator[GroupShard]):
             The number of deleted offsets, and replies that are ready when the deletion is durable.
         """
         for shard in list(self._shards.values()):
+            if shard.runtime.state is not ShardState.ACTIVE:
+                continue  # `forget_deleted_topics` follows when it is loaded
             records: list[GroupRecord] = []
             for group_id in shard.offsets.groups_of(topic):
                 until_ms = now_ms if is_back() else None
@@ -143,20 +152,27 @@ class GroupShards(ShardedCoordinator[GroupShard]):
                 yield len(records), self._write(shard, records, now_ms)
 
     def forget_deleted_topics(
-        self, partition: int, exists: Callable[[str], bool], now_ms: int
-    ) -> int:
+        self, partition: int, exists: Callable[[str], bool], now_ms: Callable[[], int]
+    ) -> Iterator[int]:
         """Delete the offsets of topics that do not exist, in a partition that was just loaded.
 
         `forget_offsets` misses some: a crash can undo a deletion, and a partition that is not loaded deletes nothing.
 
-        Returns:
-            The number of deleted offsets.
+        Args:
+            partition: The partition. Nothing happens if it has been unloaded.
+            exists: Returns whether a topic exists.
+            now_ms: Returns the time, which passes between two steps.
+
+        Yields:
+            The number of offsets that a step has deleted.
         """
         shard = self._shards[partition]
-        gone = sorted(topic for topic in shard.offsets.topics() if not exists(topic))
-        records = offsets.of_deleted_topics(shard, gone)
-        self._write(shard, records, now_ms)
-        return len(records)
+        for topic in sorted(topic for topic in shard.offsets.topics() if not exists(topic)):
+            if shard.runtime.state is not ShardState.ACTIVE or exists(topic):
+                continue  # a request has created the topic since
+            records = offsets.of_deleted_topics(shard, [topic])
+            self._write(shard, records, now_ms())
+            yield len(records)
 
     # --- routing ---
 

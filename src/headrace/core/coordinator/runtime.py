@@ -14,6 +14,10 @@ The contract has four points:
 4. When the partition is lost, or the outcome of an append is unknown, the shard is dropped with `unload`: waiting
    requests get NOT_COORDINATOR, and the next `load` starts from the log. There is no repair in place.
 
+Loading has two phases. `replay_in_steps` reads the log. `activate_in_steps` builds soft state, and then lets requests
+in. Both are generators: they pause after about a millisecond of work, and requests get COORDINATOR_LOAD_IN_PROGRESS
+meanwhile. `unload` and `begin` end a load that has paused.
+
 Deferreds are resolved only at the end of the outermost operation. A resolved response may make the server handle the
 connection's next request at once, and that request must not find a half-changed state.
 """
@@ -60,7 +64,10 @@ class CoordinatorLog(Protocol):
         """Return the end offset of the records that a crash cannot lose."""
 
     def read_from_start(self, partition: int) -> Iterator[Buffer]:
-        """Yield all record batches of the partition in order. Each buffer has whole batches."""
+        """Yield all record batches of the partition in order. Each buffer has whole batches.
+
+        An empty buffer is a pause: about a millisecond of work has been done.
+        """
 
 
 class TimerKey(NamedTuple):
@@ -116,18 +123,25 @@ class StateMachine(Protocol[R]):
     def encode(self, records: Sequence[R], now_ms: int) -> bytes:
         """Return one record batch."""
 
-    def decode(self, batches: Buffer) -> Iterable[tuple[int, R | None]]:
-        """Yield (offset, record) of each record in the batches; None for a record of an unknown kind."""
+    def decode(self, batches: Buffer) -> Iterable[tuple[int, R | None] | None]:
+        """Yield (offset, record) of each record in the batches, with None in place of a record of an unknown kind.
 
-    def loaded(self, now_ms: int) -> Iterable[Callable[[], Result[None]]]:
-        """Build soft state and timers after loading, and return operations to run before any request."""
+        None in place of the pair is a pause: about a millisecond of work has been done.
+        """
+
+    def loaded(self, now_ms: int) -> Iterable[Callable[[], Result[None]] | None]:
+        """Build soft state and timers after loading, and yield operations to run when the shard is active.
+
+        None is a pause: about a millisecond of work has been done. Requests may come before the operations, which
+        therefore look up again what a request may have changed.
+        """
 
     def unloaded(self, error: ErrorCode) -> None:
         """Answer all parked requests with `error`, and drop the state."""
 
 
 class ShardState(Enum):
-    """The states of a shard. Only an ACTIVE shard runs operations."""
+    """The states of a shard. Only an ACTIVE shard runs operations. An INITIAL shard waits until it is loaded."""
 
     INITIAL = "Initial"
     LOADING = "Loading"
@@ -196,6 +210,8 @@ class ShardRuntime(Generic[R]):
         self._postponed: deque[Callable[[int], None]] = deque()
         self._depth = 0
         self._now_ms = 0
+        self._lives = 0
+        """The number of calls of `begin` and `unload`. A load ends when the number has changed."""
 
     # --- operations ---
 
@@ -331,25 +347,53 @@ class ShardRuntime(Generic[R]):
 
     # --- life ---
 
+    def begin(self) -> None:
+        """Wait to be loaded, without state. Unloads the shard if it is loaded or being loaded."""
+        if self.state in {ShardState.LOADING, ShardState.ACTIVE}:
+            self.unload()
+        self.state = ShardState.INITIAL
+        self._lives += 1
+
     def load(self, now_ms: int) -> None:
-        """Replay the partition from its start, and become active.
+        """Load the shard at once.
 
         Raises:
             StorageError: A record cannot be read. The shard does not become active, because it would miss a commit.
         """
-        if self.state is ShardState.ACTIVE:
-            self.unload()
-        self.state = ShardState.LOADING
+        self.begin()
+        for _ in self.replay_in_steps():
+            pass
+        for _ in self.activate_in_steps(lambda: now_ms):
+            pass
+
+    def replay_in_steps(self) -> Iterator[None]:
+        """Replay the partition from its start; `activate_in_steps` is next. Do nothing unless the state is INITIAL.
+
+        Raises:
+            StorageError: A record cannot be read. The shard does not become active, because it would miss a commit.
+        """
+        if self.state is not ShardState.INITIAL:
+            return
+        self.state, life = ShardState.LOADING, self._lives
         self.end_offset = 0
         unknown = 0
         try:
             for batches in self._log.read_from_start(self.partition):
-                for offset, record in self._machine.decode(batches):
+                for decoded in self._machine.decode(batches):
+                    if decoded is None:
+                        yield
+                        if self._lives != life:
+                            return
+                        continue
+                    offset, record = decoded
                     self.end_offset = offset + 1
                     if record is None:
                         unknown += 1
                     else:
                         self._machine.replay(record)
+                yield
+                if self._lives != life:
+                    return
         except (StorageError, ApiError, OSError) as error:
             self._journal.error(
                 "coordinator_load_failed", partition=self.partition, error=str(error)
@@ -360,14 +404,36 @@ class ShardRuntime(Generic[R]):
             self._journal.warning(
                 "coordinator_unknown_records", partition=self.partition, count=unknown
             )
+
+    def activate_in_steps(self, now_ms: Callable[[], int]) -> Iterator[None]:
+        """Build soft state, and become active. Do nothing unless the partition has been replayed.
+
+        Args:
+            now_ms: Returns the time, which passes during the pauses.
+        """
+        if self.state is not ShardState.LOADING:
+            return
+        life = self._lives
+        operations: list[Callable[[], Result[None]]] = []
+        for operation in self._machine.loaded(now_ms()):
+            if operation is None:
+                yield
+                if self._lives != life:
+                    return
+            else:
+                operations.append(operation)
         self.high_watermark = self._log.high_watermark(self.partition)
         self.state = ShardState.ACTIVE
-        for operation in self._machine.loaded(now_ms):
-            self.execute(operation, lambda _: None, now_ms)
+        for operation in operations:
+            self.execute(operation, lambda _: None, now_ms())
+            yield
+            if self._lives != life:
+                return
 
     def unload(self) -> None:
         """Drop all state, and answer all parked requests with NOT_COORDINATOR. May be called during an append."""
         self.state = ShardState.FAILED
+        self._lives += 1
         self._machine.unloaded(ErrorCode.NOT_COORDINATOR)
         self._release()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -30,6 +30,8 @@ EXPIRY: Final = "expiry"
 TIMERS_AT_ONCE: Final = 100
 """The largest number of timers that run before requests are handled again. Clients choose how many are due together."""
 TOMBSTONES_PER_BATCH: Final = 1_000
+LOADING_PAUSE_MS: Final = 100
+"""The time after which a timer that has expired before its partition is loaded expires again, in milliseconds."""
 
 
 class HasRuntime(Protocol):
@@ -74,26 +76,60 @@ class ShardedCoordinator(ABC, Generic[S]):
 
     # Partitions
 
+    def begin(self, partition: int) -> None:
+        """Begin to coordinate a partition: its requests get COORDINATOR_LOAD_IN_PROGRESS until it is loaded."""
+        shard = self._shards.get(partition)
+        if shard is None:
+            shard = self._shards[partition] = self._new_shard(partition)
+        shard.runtime.begin()
+
     def load(self, partition: int, now_ms: int) -> None:
-        """Load a partition: replay its records, and begin to handle requests for it.
+        """Load a partition at once: replay its records, and begin to handle requests for it.
 
         Raises:
             StorageError: A record cannot be read.
         """
+        self.begin(partition)
+        for _ in self.replay_in_steps(partition):
+            pass
+        for _ in self.activate_in_steps(partition, lambda: now_ms):
+            pass
+
+    def replay_in_steps(self, partition: int) -> Iterator[None]:
+        """Replay the records of a partition, with a pause after about each millisecond of work.
+
+        Does nothing unless `begin` was called. Ends when the partition is unloaded, or begun again.
+
+        Raises:
+            StorageError: A record cannot be read.
+        """
+        return self._shards[partition].runtime.replay_in_steps()
+
+    def activate_in_steps(self, partition: int, now_ms: Callable[[], int]) -> Iterator[None]:
+        """Begin to handle requests for a partition that was replayed, with a pause after about each millisecond.
+
+        Args:
+            partition: The partition. Nothing happens if it has been unloaded since.
+            now_ms: Returns the time, which passes during the pauses.
+        """
+        runtime = self._shards[partition].runtime
+        yield from runtime.activate_in_steps(now_ms)
+        if runtime.state is ShardState.ACTIVE:
+            # Each partition has another point in the interval, because checking all at once would take long.
+            share = (partition + 1) / max(self._log.partitions_count, 1)
+            at_ms = now_ms() + int(self._expiry_interval_ms * share)
+            self._timers.set(TimerKey(EXPIRY, partition), at_ms)
+
+    def is_active(self, partition: int) -> bool:
+        """Return whether requests for a partition are handled."""
         shard = self._shards.get(partition)
-        if shard is None:
-            shard = self._shards[partition] = self._new_shard(partition)
-        # Each partition has another point in the interval, because checking all partitions at once would take long.
-        share = (partition + 1) / max(self._log.partitions_count, 1)
-        self._timers.set(
-            TimerKey(EXPIRY, partition), now_ms + int(self._expiry_interval_ms * share)
-        )
-        shard.runtime.load(now_ms)
+        return shard is not None and shard.runtime.state is ShardState.ACTIVE
 
     def unload(self, partition: int) -> None:
         """Stop coordinating a partition: answer waiting requests with NOT_COORDINATOR, and drop the state."""
         shard = self._shards.get(partition)
         if shard is not None:
+            self._timers.cancel(TimerKey(EXPIRY, partition))
             shard.runtime.unload()
 
     def high_watermark_advanced(self, partition: int, high_watermark: int) -> None:
@@ -126,6 +162,8 @@ class ShardedCoordinator(ABC, Generic[S]):
                 continue  # the operation of an earlier timer has set this timer again
             if timer.kind == PARKED:
                 shard.runtime.expire_parked(now_ms)
+            elif shard.runtime.state is ShardState.LOADING:
+                self._timers.set(timer, now_ms + LOADING_PAUSE_MS)
             elif timer.kind == EXPIRY:
                 self._timers.set(timer, now_ms + self._expiry_interval_ms)
                 self._remove_expired(shard, now_ms)
@@ -160,8 +198,7 @@ class ShardedCoordinator(ABC, Generic[S]):
             return failed(ErrorCode.NOT_COORDINATOR)
         shard = self._shards.get(partition)
         if shard is None:
-            # The partition exists, and on a single node this coordinator owns it. It is not loaded yet.
-            return failed(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            return failed(ErrorCode.NOT_COORDINATOR)
         return shard.runtime.execute(lambda: operation(shard), failed, now_ms)
 
     def _collect(

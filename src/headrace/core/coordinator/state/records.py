@@ -8,8 +8,8 @@ record header `headrace.state`; Kafka has no such record (it keeps that phase in
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from headrace.core.coordinator.state.classic_states import GroupState
 from headrace.core.coordinator.state.consumer_records import (
@@ -26,9 +26,9 @@ from headrace.protocol.messages.group_metadata_record import (
     MemberMetadata,
 )
 from headrace.protocol.messages.offset_commit_record import OffsetCommitKey, OffsetCommitValue
-from headrace.records.batch import BatchHeader, iterate_headers
+from headrace.records.batch import BatchHeader, check_batch, iterate_headers
 from headrace.records.builder import BatchBuilder, build_batch
-from headrace.records.reader import Record, decode_batch, read_records
+from headrace.records.reader import Record, decode_batch, read_records, slices_of
 from headrace.types import Buffer, FileRange
 
 OFFSET_COMMIT_KIND = 1
@@ -38,6 +38,14 @@ OFFSET_COMMIT_VALUE_VERSION = 3
 GROUP_METADATA_VALUE_VERSION = 3
 LAST_VALUE_VERSION = 4
 STATE_HEADER = "headrace.state"
+_READ_A_MILLISECOND: Final = 3_000
+"""The number of records that are read in about a millisecond."""
+_BATCH_COST: Final = 10
+"""The time to read a batch apart from its records, in records that are read."""
+_DECODED_A_MILLISECOND: Final = 200
+"""The number of records that are decoded and replayed in about a millisecond."""
+_BYTES_A_RECORD: Final = 256
+"""The number of bytes of a larger value that are decoded and replayed in the time of one small record."""
 
 
 class CommittedOffset(NamedTuple):
@@ -210,19 +218,34 @@ def decode_records(batches: Buffer) -> Iterator[tuple[int, GroupRecord | None]]:
                 yield record.offset, _checked(record)
 
 
-def decode_latest(batches: Buffer) -> Iterator[tuple[int, GroupRecord | None]]:
+def decode_latest(batches: Buffer) -> Iterator[tuple[int, GroupRecord | None] | None]:
     """Yield like `decode_records`, but only the last record of each key, as if the batches had been compacted.
 
     Most records are commits that later commits replace; decoding them would take most of the loading time. All records
     of transactions are yielded, because their order matters; only the records between them are compacted.
+
+    None in place of the pair is a pause: about a millisecond of work has been done.
     """
-    start = 0
+    latest: dict[bytes | None, Record] = {}
+    read = 0
     for position, header in iterate_headers(batches):
+        read += _BATCH_COST
         if header.is_transactional:
-            yield from _decode_latest(memoryview(batches)[start:position])
+            yield from _decode_paced(latest)
+            latest.clear()
             yield from _decode_transactional(batches, position, header)
-            start = position + header.size
-    yield from _decode_latest(memoryview(batches)[start:])
+        else:
+            slices = slices_of(check_batch(batches, position), batches, position)
+            while records := slices.next_slice():
+                for record in records:
+                    # The key moves to the end, because its new record has a larger offset.
+                    latest.pop(record.key, None)
+                    latest[record.key] = record
+                read += len(records)
+                if read >= _READ_A_MILLISECOND:
+                    read = 0
+                    yield None
+    yield from _decode_paced(latest)
 
 
 def _decode_transactional(
@@ -239,15 +262,17 @@ def _decode_transactional(
             yield record.offset, None
 
 
-def _decode_latest(batches: Buffer) -> Iterator[tuple[int, GroupRecord | None]]:
-    latest: dict[bytes | None, Record] = {}
-    for record in read_records(batches):
-        latest.pop(
-            record.key, None
-        )  # the key moves to the end, because its new record has a larger offset
-        latest[record.key] = record
+def _decode_paced(
+    latest: Mapping[bytes | None, Record],
+) -> Iterator[tuple[int, GroupRecord | None] | None]:
+    """Decode records, with a pause after about each millisecond."""
+    done = 0
     for record in latest.values():
         yield record.offset, _checked(record)
+        done += 1 + len(record.value or b"") // _BYTES_A_RECORD
+        if done >= _DECODED_A_MILLISECOND:
+            done = 0
+            yield None
 
 
 def _checked(record: Record) -> GroupRecord | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 from headrace.core.coordinator.runtime import CoordinatorLog, Result, ShardRuntime, TimerKey, Timers
 from headrace.core.coordinator.state.assignors import OWN_ASSIGNORS, ServerAssignor
@@ -39,6 +40,8 @@ CONSUMER_REBALANCE = "consumer-rebalance"
 CONSUMER_JOIN = "consumer-join"
 CONSUMER_SYNC = "consumer-sync"
 STOP = "stop"
+_STARTED_A_MILLISECOND: Final = 200
+"""The number of members whose sessions are started in about a millisecond."""
 CONSUMER_TIMERS = (CONSUMER_SESSION, CONSUMER_REBALANCE, CONSUMER_JOIN, CONSUMER_SYNC)
 
 
@@ -135,23 +138,30 @@ class GroupShard:
         """Return the records as one batch."""
         return encode_records(records, now_ms)
 
-    def decode(self, batches: Buffer) -> Iterable[tuple[int, GroupRecord | None]]:
+    def decode(self, batches: Buffer) -> Iterable[tuple[int, GroupRecord | None] | None]:
         """Yield the records of batches, without records that later ones replace."""
         return decode_latest(batches)
 
-    def loaded(self, now_ms: int) -> list[Callable[[], Result[None]]]:
+    def loaded(self, now_ms: int) -> Iterator[Callable[[], Result[None]] | None]:
         """Start a full session for every member, and a full sync timeout for generations without an assignment."""
-        operations = []
+        done = 0
         for group in self.classic_groups.values():
             for member in group.members.values():
                 self.reset_session(group, member, now_ms)
             if group.state is GroupState.COMPLETING_REBALANCE:
                 self.await_syncs(group, now_ms)
             if (operation := self.after_load(group, now_ms)) is not None:
-                operations.append(operation)
+                yield operation
+            done += 1 + len(group.members)
+            if done >= _STARTED_A_MILLISECOND:
+                done = 0
+                yield None
         for consumer_group in self.consumer_groups.values():
             self._begin_consumer_timers(consumer_group, now_ms)
-        return operations
+            done += 1 + len(consumer_group.members)
+            if done >= _STARTED_A_MILLISECOND:
+                done = 0
+                yield None
 
     def unloaded(self, error: ErrorCode) -> None:
         """Answer all parked requests and drop all state."""

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Final, NamedTuple, Protocol
 
-from headrace.core.coordinator.runtime import CoordinatorLog, Result, ShardRuntime, TimerKey, Timers
+from headrace.core.coordinator.runtime import (
+    NOTHING,
+    CoordinatorLog,
+    Result,
+    ShardRuntime,
+    ShardState,
+    TimerKey,
+    Timers,
+)
 from headrace.core.coordinator.transaction.config import TransactionConfig
 from headrace.core.coordinator.transaction.records import (
     TransactionMetadata,
@@ -26,6 +35,12 @@ MARKERS: Final = "markers"
 """The kind of timer that writes further markers of a transaction."""
 RETRY: Final = "retry"
 """The kind of timer that repeats markers that could not be written."""
+_RECORDS_A_MILLISECOND: Final = 80
+"""The number of records that are decoded and replayed in about a millisecond."""
+_PARTITIONS_A_RECORD: Final = 8
+"""The number of partitions of a transaction that are decoded in the time of one record without partitions."""
+_STARTED_A_MILLISECOND: Final = 500
+"""The number of transactions whose timeouts are started in about a millisecond."""
 WAITING: Final = "waiting"
 """The kind of timer that ends the wait of requests for the completion of a transaction."""
 
@@ -192,25 +207,51 @@ class TransactionShard:
             end_offset = self.runtime.end_offset
             added = transaction.added
             transaction.added = {each: added.get(each, end_offset) for each in metadata.partitions}
-            at_ms = metadata.start_ms + metadata.timeout_ms
-            self.timers.set(self.timer(TIMEOUT, transaction.transactional_id), at_ms)
+            if self.runtime.state is ShardState.ACTIVE:
+                self._await_timeout(transaction)
         else:
             transaction.added = {}
+
+    def _await_timeout(self, transaction: CoordinatedTransaction) -> None:
+        metadata = transaction.metadata
+        at_ms = metadata.start_ms + metadata.timeout_ms
+        self.timers.set(self.timer(TIMEOUT, transaction.transactional_id), at_ms)
 
     def encode(self, records: Sequence[TransactionRecord], now_ms: int) -> bytes:
         """Return the records as one batch."""
         return encode_records(records, now_ms)
 
-    def decode(self, batches: Buffer) -> Iterable[tuple[int, TransactionRecord | None]]:
+    def decode(self, batches: Buffer) -> Iterator[tuple[int, TransactionRecord | None] | None]:
         """Yield the records of batches."""
-        return decode_records(batches)
+        done = 0
+        for offset, record in decode_records(batches):
+            yield offset, record
+            metadata = None if record is None else record.metadata
+            done += 1 if metadata is None else 1 + len(metadata.partitions) // _PARTITIONS_A_RECORD
+            if done >= _RECORDS_A_MILLISECOND:
+                done = 0
+                yield None
 
-    def loaded(self, now_ms: int) -> list[Callable[[], Result[None]]]:
-        """Begin to write the markers of every prepared transaction, also those that may be written already."""
-        for transaction in list(self.transactions.values()):
-            if transaction.metadata.state in PREPARED:
-                self._complete(self, transaction, now_ms)
-        return []
+    def loaded(self, now_ms: int) -> Iterator[Callable[[], Result[None]] | None]:
+        """Begin the timeouts of open transactions, and the markers of prepared ones, also of those that have them."""
+        done = 0
+        for transaction in self.transactions.values():
+            state = transaction.metadata.state
+            if state is TransactionState.ONGOING:
+                self._await_timeout(transaction)
+            elif state in PREPARED:
+                yield partial(self._complete_loaded, transaction, transaction.metadata, now_ms)
+            done += 1
+            if done >= _STARTED_A_MILLISECOND:
+                done = 0
+                yield None
+
+    def _complete_loaded(
+        self, transaction: CoordinatedTransaction, metadata: TransactionMetadata, now_ms: int
+    ) -> Result[None]:
+        if self.is_current(transaction, metadata):
+            self._complete(self, transaction, now_ms)
+        return NOTHING
 
     def unloaded(self, error: ErrorCode) -> None:
         """Drop all state. Results of markers that are in flight are ignored."""

@@ -262,7 +262,7 @@ def test_a_fetch_that_waits_too_long_fails_in_a_way_that_old_consumers_retry():
 def test_a_fetch_while_loading_is_an_error_and_never_minus_one():
     harness = GroupHarness()
     harness.commit_code({("t", 0): 5})
-    harness.coordinator._shards.clear()
+    harness.coordinator.begin(0)
     (response,) = now(harness.fetch({"t": [0]}))
     assert (response.error_code, response.topics) == (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, [])
 

@@ -59,7 +59,7 @@ def test_heartbeats_are_accepted_while_the_assignment_is_awaited():
 def test_a_heartbeat_while_loading_is_answered_without_an_error():
     harness = GroupHarness()
     (first,) = harness.stable()
-    harness.coordinator._shards.clear()
+    harness.coordinator.begin(0)
     assert harness.heartbeat(first, 1) == ErrorCode.NONE
     assert now(harness.join(first)).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
