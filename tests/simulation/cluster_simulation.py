@@ -63,7 +63,11 @@ class ClusterSimulation:
         self.knobs = knobs = Knobs(seed)
         self.counts: Counter[str] = Counter()
         self.machine = Machine(
-            random.Random(f"disk {seed}"), knobs.broker, knobs.sync_ms, knobs.codec_ms
+            random.Random(f"disk {seed}"),
+            knobs.broker,
+            knobs.sync_ms,
+            knobs.codec_ms,
+            loads_in_steps=knobs.loads_in_steps,
         )
         self.machine.tracing = trace
         self.network = Network(self.machine, random.Random(f"net {seed}"), knobs.conditions)

@@ -9,10 +9,14 @@ from __future__ import annotations
 import heapq
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
+from unittest import mock
 
 from headrace.broker.broker import Broker
+from headrace.broker.coordinators import loading
+from headrace.broker.waiting.steps import STEP_COST
 from headrace.config.broker import BrokerConfig
 from headrace.metadata_stores.memory import MemoryMetadataStore
 from tests.fixtures.broker_harness import START_MS, CountingEntropy
@@ -67,11 +71,27 @@ class Journal:
         self._trace(f"broker: error {event} {fields}")
 
 
+@contextmanager
+def _loading_in_steps() -> Iterator[None]:
+    """Let a broker load nothing before it handles requests, and little in a step."""
+    with (
+        mock.patch.object(loading, "LOADED_AT_START", 0),
+        mock.patch.object(loading, "PAUSE_COST", STEP_COST),
+    ):
+        yield
+
+
 class Machine:
     """The machine of the broker. `broker` is None while it is down; `life` counts the starts of the broker."""
 
     def __init__(
-        self, chance: random.Random, options: dict[str, Any], sync_ms: int, codec_ms: int = 0
+        self,
+        chance: random.Random,
+        options: dict[str, Any],
+        sync_ms: int,
+        codec_ms: int = 0,
+        *,
+        loads_in_steps: bool = False,
     ) -> None:
         self.schedule = Schedule()
         self.chance = chance
@@ -92,6 +112,8 @@ class Machine:
         """The longest time of a group commit, in milliseconds."""
         self.codec_ms = codec_ms
         """The longest time in which a thread compresses a batch, in milliseconds; 0 if the broker has no threads."""
+        self._loads_in_steps = loads_in_steps
+        """Whether the broker handles requests while it loads the coordinators."""
         self._cut_power = False
         self._stumbles = False
         self._tick_at_ms = 0
@@ -176,7 +198,8 @@ class Machine:
 
     def _run(self, what: Callable[[], object]) -> None:
         try:
-            what()
+            with _loading_in_steps() if self._loads_in_steps else nullcontext():
+                what()
             broker = self.broker
             assert broker is not None
             self._follow(broker)

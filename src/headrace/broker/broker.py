@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from headrace.broker.apis import AdvertisedApis, Api
 from headrace.broker.configs.loggers import Loggers
 from headrace.broker.context import RequestContext
+from headrace.broker.coordinators.loading import load_at_start
 from headrace.broker.coordinators.topic_deletion import delete_topic
 from headrace.broker.dispatch import APIS, CHANGING, HANDLERS, throttle
 from headrace.broker.handlers import api_versions
@@ -104,29 +105,28 @@ class Broker:
     # Open and close
 
     def open(self, now_ms: int) -> None:
-        """Load topics, logs and groups. `handle` may be called afterwards.
+        """Load topics, logs and groups. `handle` may be called afterwards; `tick` loads what is left of many groups.
 
         Raises:
             StorageError: A stored topic or log cannot be read.
         """
         services = self.services
-        topics, transactions = services.topics, services.transactions
+        services.time.now_ms = now_ms
+        topics, groups = services.topics, services.offsets_topic
         topics.load(now_ms)
         services.deliveries.load(topics, now_ms)
-        services.offsets_topic.load(now_ms)
-        transactions.load(now_ms)  # may end transactions in which groups have pending offsets
-        transactions.end_forgotten(now_ms)
+        load_at_start(groups.loading, groups.begin_all(), services.transactions.begin_all())
         self._groups_are_served = True
         if not self._in_memory:
             warn_of_losses(topics.defaults, topics, services.journal)
         self._settle()
 
-    def _opened_later(self, partition: Partition, now_ms: int) -> None:
+    def _opened_later(self, partition: Partition) -> None:
         name, index = partition.topic_partition
         if name == OFFSETS_TOPIC:
-            self.services.offsets_topic.load_partition(index, now_ms)
+            self.services.offsets_topic.begin(index)
         elif name == TRANSACTIONS_TOPIC:
-            self.services.transactions.load(now_ms, (index,))
+            self.services.transactions.begin(index)
 
     def close(self, now_ms: int) -> None:
         """Write everything to the files, and mark the shutdown as clean. No sync may be in flight.
@@ -332,7 +332,7 @@ class Broker:
         services.deliveries.tick(now_ms)
         services.log_store.tick(now_ms)
         for partition in services.topics.tick(now_ms):
-            self._opened_later(partition, now_ms)
+            self._opened_later(partition)
         self._settle()
 
     def _settle(self) -> None:
@@ -360,8 +360,8 @@ class Broker:
     def _unload_groups(self) -> None:
         """Stop serving groups and transactions: the first log directory has failed."""
         self._groups_are_served = False
-        self.services.offsets_topic.unload()
-        self.services.transactions.unload()
+        self.services.offsets_topic.end_all()
+        self.services.transactions.end_all()
 
     def _report_high_watermarks(self) -> None:
         services = self.services

@@ -171,7 +171,6 @@ def open_services(static: BrokerConfig, environment: Environment, apis: Advertis
     replicas, topics = parts.replicas, parts.topics
     groups = _make_groups(environment, stored, parts)
     producer_ids = ProducerIds(stored.metadata)
-    windows = Windows(static.quota_window_num, static.quota_window_size_seconds * 1000)
     return Services(
         settings=stored.settings,
         journal=journal,
@@ -187,7 +186,7 @@ def open_services(static: BrokerConfig, environment: Environment, apis: Advertis
         authorizer=stored.authorizer,
         permissions=Permissions(stored.authorizer, stored.audit),
         quotas=stored.quotas,
-        throttling=Throttling(stored.quotas, windows, time),
+        throttling=_make_throttling(static, stored, time),
         purgatory=stored.purgatory,
         waiting_fetches=WaitingFetches(),
         fetch_sessions=FetchSessions(config.max_incremental_fetch_session_cache_slots, entropy),
@@ -201,7 +200,9 @@ def open_services(static: BrokerConfig, environment: Environment, apis: Advertis
         deliveries=Deliveries(replicas, parts.loader, journal),
         group_settings=stored.group_settings,
         groups=groups,
-        offsets_topic=OffsetsTopic(stored.settings, topics, groups, journal),
+        offsets_topic=OffsetsTopic(
+            stored.settings, topics, groups, steps=stored.steps, time=time, journal=journal
+        ),
         producer_ids=producer_ids,
         transactions=Transactions(
             config,
@@ -209,9 +210,16 @@ def open_services(static: BrokerConfig, environment: Environment, apis: Advertis
             replicas,
             groups,
             allocate_producer_id=producer_ids.allocate,
+            steps=stored.steps,
+            time=time,
             journal=journal,
         ),
     )
+
+
+def _make_throttling(static: BrokerConfig, stored: _Stored, time: LatestTime) -> Throttling:
+    windows = Windows(static.quota_window_num, static.quota_window_size_seconds * 1000)
+    return Throttling(stored.quotas, windows, time)
 
 
 class _Stored(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from typing import Final
 
@@ -9,11 +10,24 @@ from headrace.broker.partitions.topics import Topics
 from headrace.broker.replication.partition import Partition
 from headrace.broker.replication.replicas import Replicas
 from headrace.core.log import read_marker
-from headrace.errors import ApiError, ErrorCode, StorageError, StorageUnavailableError
-from headrace.records.batch import BatchHeader, iterate_headers
+from headrace.errors import (
+    ApiError,
+    CorruptRecordError,
+    ErrorCode,
+    StorageError,
+    StorageUnavailableError,
+)
+from headrace.records.batch import LOG_OVERHEAD, MIN_BATCH_LENGTH, BatchHeader
 from headrace.types import Buffer
 
-_READ_BYTES: Final = 4 << 20
+_PIECE_BYTES: Final = 4 << 20
+"""The size of the pieces in bytes. In a larger piece more records are replaced by later ones, and are not decoded."""
+_READ_BYTES: Final = 512 << 10
+"""The number of bytes that are read without a pause."""
+_BATCHES_AT_ONCE: Final = 4_000
+"""The number of batches that are passed over without a pause."""
+_LENGTH: Final = struct.Struct(">i")
+_LENGTH_AT: Final = 8
 
 
 class InternalLog:
@@ -58,7 +72,7 @@ class InternalLog:
         return self._partition(partition).high_watermark
 
     def read_from_start(self, partition: int) -> Iterator[Buffer]:
-        """Yield all record batches of the partition, in order, in pieces of whole batches.
+        """Yield all record batches of the partition, in order, in pieces of whole batches; an empty piece is a pause.
 
         The pieces end at the log end offset. An earlier coordinator wrote the batches above the high watermark, and
         they may still become committed. A coordinator that ignored them would contradict its own log.
@@ -69,13 +83,23 @@ class InternalLog:
         replica = self._partition(partition)
         offset, end = replica.log_start_offset, replica.log.log_end_offset
         while offset < end:
-            found = replica.read(offset, max_bytes=_READ_BYTES, up_to=end, minimum_one=True)
+            found = replica.read(offset, max_bytes=_PIECE_BYTES, up_to=end, minimum_one=True)
             if found is None:
                 raise StorageError(
                     f"{replica.topic_partition} cannot be read from offset {offset} on"
                 )
-            data = found.read()
-            offset = _end_offset(data)
+            parts: list[Buffer] = []
+            for start in range(0, len(found), _READ_BYTES):
+                size = min(_READ_BYTES, len(found) - start)
+                parts += found.file.buffers(found.position + start, size)
+                yield b""
+            data = b"".join(parts)
+            last = 0
+            for number, position in enumerate(_positions(data)):
+                last = position
+                if number % _BATCHES_AT_ONCE == _BATCHES_AT_ONCE - 1:
+                    yield b""
+            offset = BatchHeader.parse(data, last).next_offset
             yield data
 
     def _partition(self, index: int) -> Partition:
@@ -85,6 +109,16 @@ class InternalLog:
         return topic.partition(index)
 
 
-def _end_offset(data: Buffer) -> int:
-    headers = [header for _, header in iterate_headers(data)]
-    return headers[-1].next_offset
+def _positions(data: Buffer) -> Iterator[int]:
+    """Yield the positions of batches. Their headers are not decoded, which would take most of the time.
+
+    Raises:
+        CorruptRecordError: A batch length is smaller than a header.
+    """
+    position, end = 0, len(data)
+    while position < end:
+        yield position
+        (length,) = _LENGTH.unpack_from(data, position + _LENGTH_AT)
+        if length < MIN_BATCH_LENGTH:
+            raise CorruptRecordError(f"batch length {length} at byte {position}")
+        position += LOG_OVERHEAD + length

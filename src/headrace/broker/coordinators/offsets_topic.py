@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from headrace.broker.configs.broker_settings import BrokerSettings
+from headrace.broker.context import LatestTime
+from headrace.broker.coordinators.loading import Loading, served
 from headrace.broker.partitions.topic import Topic
 from headrace.broker.partitions.topics import Topics
 from headrace.broker.topic_names import OFFSETS_TOPIC
+from headrace.broker.waiting.steps import OFFSET_COST, Steps, Work, finished
 from headrace.core.coordinator.group_coordinator import GroupCoordinator
-from headrace.errors import StorageError
 from headrace.ports import Journal
 
 
 class OffsetsTopic:
     """Creates `__consumer_offsets`, and loads its partitions into the group coordinator."""
 
-    __slots__ = ("_groups", "_journal", "_settings", "_topics")
+    __slots__ = ("_groups", "_journal", "_settings", "_topics", "loading")
 
     def __init__(
-        self, settings: BrokerSettings, topics: Topics, groups: GroupCoordinator, journal: Journal
+        self,
+        settings: BrokerSettings,
+        topics: Topics,
+        groups: GroupCoordinator,
+        *,
+        steps: Steps,
+        time: LatestTime,
+        journal: Journal,
     ) -> None:
         self._settings = settings
         self._topics = topics
         self._groups = groups
         self._journal = journal
+        self.loading = Loading(groups, steps, time, self._refuse)
+        """Loads the partitions of the topic."""
 
     def ensure(self, now_ms: int) -> Topic:
         """Return the topic. The first call creates it.
@@ -42,42 +55,56 @@ class OffsetsTopic:
             topic = self._topics.create(
                 OFFSETS_TOPIC, config.offsets_topic_num_partitions, settings, now_ms=now_ms
             )
-            self.load(now_ms)
+            finished(self.begin_all())
         return topic
 
-    def load(self, now_ms: int) -> None:
-        """Load the groups of all partitions, if the topic exists."""
+    def begin_all(self) -> Work[None]:
+        """Begin to coordinate all partitions, if the topic exists. The work loads them."""
         topic = self._topics.get(OFFSETS_TOPIC)
-        if topic is None:
-            return
-        for index, partition in enumerate(topic.partitions):
-            if partition is not None:
-                self.load_partition(index, now_ms)
+        indexes = served(topic)
+        self.loading.begin(indexes)
+        return self._load(indexes)
 
-    def load_partition(self, index: int, now_ms: int) -> None:
-        """Load the groups of one partition. If that fails, the broker refuses these groups and serves the others."""
-        try:
-            self._groups.load(index, now_ms)
-        except StorageError as error:
-            self._journal.error(
-                "group_partition_not_loaded",
-                partition=index,
-                error=str(error),
-                meaning="groups in this partition are refused with NOT_COORDINATOR",
-                remedy=f"restore the directory {OFFSETS_TOPIC}-{index} from a backup, or accept the loss: "
-                "docs/reference/on-disk-format.md, 'A damaged partition of the broker'",
-            )
-            return
-        forgotten = self._groups.forget_deleted_topics(
-            index, lambda name: self._topics.get(name) is not None, now_ms
-        )
+    def begin(self, index: int) -> None:
+        """Begin to coordinate a partition: this broker has become its leader."""
+        self.loading.begin([index])
+        self.loading.run(self._load([index]))
+
+    def end(self, index: int) -> None:
+        """Stop coordinating a partition: this broker leads it no longer."""
+        self._groups.unload(index)
+
+    def end_all(self) -> None:
+        """Stop coordinating all partitions. Requests that wait for a commit get an error: the commit may be lost."""
+        topic = self._topics.get(OFFSETS_TOPIC)
+        for index in range(0 if topic is None else len(topic.partitions)):
+            self.end(index)
+
+    def _load(self, indexes: Iterable[int]) -> Work[None]:
+        for index in indexes:
+            yield from self.loading.replay(index)
+            yield from self.loading.activate(index)
+            yield from self._forget_deleted_topics(index)
+
+    def _forget_deleted_topics(self, index: int) -> Work[None]:
+        forgotten = 0
+        for count in self._groups.forget_deleted_topics(
+            index, lambda name: self._topics.get(name) is not None, self.loading.now_ms
+        ):
+            forgotten += count
+            yield count * OFFSET_COST
         if forgotten:
             self._journal.info(
                 "offsets_of_deleted_topics_forgotten", partition=index, offsets=forgotten
             )
 
-    def unload(self) -> None:
-        """Unload all groups. Requests that wait for a commit get an error: the commit may be lost."""
-        topic = self._topics.get(OFFSETS_TOPIC)
-        for index in range(0 if topic is None else len(topic.partitions)):
-            self._groups.unload(index)
+    def _refuse(self, index: int, error: Exception) -> None:
+        """Log that the broker refuses the groups of one partition, and serves the others."""
+        self._journal.error(
+            "group_partition_not_loaded",
+            partition=index,
+            error=str(error),
+            meaning="groups in this partition are refused with NOT_COORDINATOR",
+            remedy=f"restore the directory {OFFSETS_TOPIC}-{index} from a backup, or accept the loss: "
+            "docs/reference/on-disk-format.md, 'A damaged partition of the broker'",
+        )

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from headrace.broker.context import LatestTime
 from headrace.broker.coordinators.internal_log import InternalLog
+from headrace.broker.coordinators.loading import Loading, served
+from headrace.broker.coordinators.lost_markers import LostMarkers
 from headrace.broker.partitions.topics import Topics
-from headrace.broker.replication.partition import Partition
 from headrace.broker.replication.replicas import Replicas
 from headrace.broker.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from headrace.broker.waiting.steps import Steps, Work, finished
 from headrace.config.broker import BrokerConfig
 from headrace.core.coordinator.group_coordinator import GroupCoordinator
 from headrace.core.coordinator.transaction.config import TransactionConfig
@@ -18,7 +21,7 @@ from headrace.core.coordinator.transaction.producers import ProducerIdAndEpoch
 from headrace.core.coordinator.transaction.shard import TransactionOutcome
 from headrace.core.log import Marker
 from headrace.deferred import Deferred
-from headrace.errors import ApiError, ErrorCode, StorageError
+from headrace.errors import ApiError, ErrorCode
 from headrace.ports import Journal
 from headrace.types import TopicPartition
 
@@ -74,9 +77,11 @@ class Transactions:
         "_config",
         "_groups",
         "_journal",
+        "_lost_markers",
         "_replicas",
         "_topics",
         "coordinator",
+        "loading",
         "waiting_bytes",
         "waiting_cost",
     )
@@ -89,6 +94,8 @@ class Transactions:
         groups: GroupCoordinator,
         *,
         allocate_producer_id: Callable[[], int],
+        steps: Steps,
+        time: LatestTime,
         journal: Journal,
     ) -> None:
         self._config = config
@@ -107,74 +114,55 @@ class Transactions:
             writer=self,
             journal=journal,
         )
+        self._lost_markers = LostMarkers(self.coordinator, topics, replicas, journal)
+        self.loading = Loading(self.coordinator, steps, time, self._refuse)
+        """Loads the partitions of `__transaction_state`."""
 
-    # Life
+    # Roles
 
-    def load(self, now_ms: int, only: Container[int] | None = None) -> None:
-        """Load partitions of `__transaction_state`, if it exists: all, or those with certain numbers only."""
-        topic = self._topics.get(TRANSACTIONS_TOPIC)
-        for index, partition in enumerate(() if topic is None else topic.partitions):
-            if partition is None or (only is not None and index not in only):
-                continue
-            try:
-                self.coordinator.load(index, now_ms)
-            except StorageError as error:
-                # Its transactions are refused; the others are served.
-                self._journal.error(
-                    "transaction_partition_not_loaded",
-                    partition=index,
-                    error=str(error),
-                    meaning="transactional producers in this partition are refused with NOT_COORDINATOR",
-                    remedy=f"restore the directory {TRANSACTIONS_TOPIC}-{index} from a backup: "
-                    "docs/reference/on-disk-format.md, 'A damaged partition of the broker'",
-                )
+    def begin_all(self) -> Work[None]:
+        """Begin to coordinate all partitions, if the topic exists. The work loads them, and replaces lost markers."""
+        indexes = served(self._topics.get(TRANSACTIONS_TOPIC))
+        self.loading.begin(indexes)
+        return self._load_all(indexes)
 
-    def end_forgotten(self, now_ms: int) -> None:
-        """Abort the transactions in partitions that the coordinator does not know. Called after `load`.
+    def begin(self, index: int) -> None:
+        """Begin to coordinate a partition: this broker has become its leader."""
+        self.loading.begin([index])
+        self.loading.run(self._load(index))
 
-        (1) A partition has durability `os` or `interval`. (2) The broker writes a marker there, and the coordinator
-            stores
-        durably that the transaction has ended. (3) A power failure loses the marker, but not the records. (4) Readers
-        of committed records would wait for ever. The outcome of the transaction is unknown now. The broker aborts it,
-        so that its records are not visible, as if the power failure had lost them, too.
-        """
-        known = self.coordinator.known_writers()
-        if known is None or self._topics.get(TRANSACTIONS_TOPIC) is None:
-            return
-        for each in self._topics:
-            for partition in each.partitions:
-                if partition is not None and not each.is_internal:
-                    self._end_forgotten(partition, known, now_ms)
+    def end(self, index: int) -> None:
+        """Stop coordinating a partition: this broker leads it no longer."""
+        self.coordinator.unload(index)
 
-    def _end_forgotten(
-        self, partition: Partition, known: Container[tuple[int, TopicPartition]], now_ms: int
-    ) -> None:
-        producers = partition.log.producers
-        for producer_id in list(producers.transactions.open):
-            entry = producers.get(producer_id)
-            if entry is None or (producer_id, partition.topic_partition) in known:
-                continue
-            coordinator_epoch = max(entry.coordinator_epoch, partition.leader_epoch)
-            marker = Marker(producer_id, entry.epoch, coordinator_epoch, committed=False)
-            try:
-                self._replicas.append_marker(partition, marker, now_ms)
-            except ApiError as error:
-                outcome = f"cannot be aborted: {error.message}"
-            else:
-                outcome = "aborted"
-            self._journal.warning(
-                "transaction_without_outcome",
-                partition=str(partition.topic_partition),
-                producer_id=producer_id,
-                reason="the marker that ended it is lost",
-                outcome=outcome,
-            )
-
-    def unload(self) -> None:
-        """Unload all transactions. Requests that wait get an error: their changes may be lost."""
+    def end_all(self) -> None:
+        """Stop coordinating all partitions. Requests that wait get an error: their changes may be lost."""
         topic = self._topics.get(TRANSACTIONS_TOPIC)
         for index in range(0 if topic is None else len(topic.partitions)):
-            self.coordinator.unload(index)
+            self.end(index)
+
+    def _load(self, index: int) -> Work[None]:
+        yield from self.loading.replay(index)
+        yield from self.loading.activate(index)
+
+    def _load_all(self, indexes: list[int]) -> Work[None]:
+        for index in indexes:
+            yield from self.loading.replay(index)
+        if indexes:
+            yield from self._lost_markers.replace(self.loading)
+        for index in indexes:
+            yield from self.loading.activate(index)
+
+    def _refuse(self, index: int, error: Exception) -> None:
+        """Log that the broker refuses the transactions of one partition, and serves the others."""
+        self._journal.error(
+            "transaction_partition_not_loaded",
+            partition=index,
+            error=str(error),
+            meaning="transactional producers in this partition are refused with NOT_COORDINATOR",
+            remedy=f"restore the directory {TRANSACTIONS_TOPIC}-{index} from a backup: "
+            "docs/reference/on-disk-format.md, 'A damaged partition of the broker'",
+        )
 
     def ensure_topic(self, now_ms: int) -> None:
         """Create `__transaction_state` if it does not exist.
@@ -195,7 +183,7 @@ class Transactions:
         self._topics.create(
             TRANSACTIONS_TOPIC, config.transaction_state_log_num_partitions, settings, now_ms=now_ms
         )
-        self.load(now_ms)
+        finished(self.begin_all())
 
     # Batches
 

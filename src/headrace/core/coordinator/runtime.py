@@ -25,7 +25,7 @@ connection's next request at once, and that request must not find a half-changed
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
@@ -141,10 +141,14 @@ class StateMachine(Protocol[R]):
 
 
 class ShardState(Enum):
-    """The states of a shard. Only an ACTIVE shard runs operations. An INITIAL shard waits until it is loaded."""
+    """The states of a shard. Only an ACTIVE shard runs operations.
+
+    INITIAL waits until it is loaded. LOADING replays its records. REPLAYED has all of them, but no soft state yet.
+    """
 
     INITIAL = "Initial"
     LOADING = "Loading"
+    REPLAYED = "Replayed"
     ACTIVE = "Active"
     FAILED = "Failed"
 
@@ -207,6 +211,8 @@ class ShardRuntime(Generic[R]):
         self._commit_timeout_ms = commit_timeout_ms
         self._journal = journal
         self._parked: deque[Parked] = deque()
+        self._lost: deque[Parked] = deque()
+        """The responses that waited when the shard was unloaded. They become NOT_COORDINATOR."""
         self._postponed: deque[Callable[[int], None]] = deque()
         self._depth = 0
         self._now_ms = 0
@@ -292,8 +298,8 @@ class ShardRuntime(Generic[R]):
         """The error with which the shard refuses requests now, or NONE."""
         if self.state is ShardState.ACTIVE:
             return ErrorCode.NONE
-        loading = self.state in {ShardState.INITIAL, ShardState.LOADING}
-        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if loading else ErrorCode.NOT_COORDINATOR
+        failed = self.state is ShardState.FAILED
+        return ErrorCode.NOT_COORDINATOR if failed else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
     def _run(
         self, operation: Callable[[], Result[T]], on_error: Callable[[ErrorCode], T], now_ms: int
@@ -302,11 +308,14 @@ class ShardRuntime(Generic[R]):
             result = operation()
         except ApiError as error:
             return self._park(on_error(error.code), on_error)
+        life = self._lives
         code = self._append(result.records, now_ms)
         if result.after is not None:
             result.after(code)
         if isinstance(result.response, Deferred):
             return result.response
+        if self._lives != life:
+            return on_error(ErrorCode.NOT_COORDINATOR)
         response = result.response if code is ErrorCode.NONE else on_error(code)
         return self._park(response, on_error)
 
@@ -314,8 +323,9 @@ class ShardRuntime(Generic[R]):
         if not records:
             return ErrorCode.NONE
         typed: Sequence[R] = records  # type: ignore[assignment]  # a Result carries its own machine's records
+        life = self._lives
         try:
-            self.end_offset = self._log.append(
+            end_offset = self._log.append(
                 self.partition, self._machine.encode(typed, now_ms), now_ms
             )
         except ApiError as error:
@@ -323,6 +333,9 @@ class ShardRuntime(Generic[R]):
                 "coordinator_append_failed", partition=self.partition, error=str(error)
             )
             return APPEND_ERRORS.get(error.code, error.code)
+        if self._lives != life:
+            return ErrorCode.NOT_COORDINATOR  # the next load replays the records
+        self.end_offset = end_offset
         for record in typed:
             self._machine.replay(record)
         self.high_watermark = max(self.high_watermark, self._log.high_watermark(self.partition))
@@ -338,10 +351,10 @@ class ShardRuntime(Generic[R]):
     def _release(self) -> None:
         if self._depth:
             return
-        failed = self.state is ShardState.FAILED
-        while self._parked and (failed or self._parked[0].end_offset <= self.high_watermark):
-            parked = self._parked.popleft()
-            parked.resolve(ErrorCode.NOT_COORDINATOR if failed else ErrorCode.NONE)
+        while self._lost:
+            self._lost.popleft().resolve(ErrorCode.NOT_COORDINATOR)
+        while self._parked and self._parked[0].end_offset <= self.high_watermark:
+            self._parked.popleft().resolve(ErrorCode.NONE)
         if not self._parked:
             self._timers.cancel(TimerKey(PARKED, self.partition))
 
@@ -349,7 +362,7 @@ class ShardRuntime(Generic[R]):
 
     def begin(self) -> None:
         """Wait to be loaded, without state. Unloads the shard if it is loaded or being loaded."""
-        if self.state in {ShardState.LOADING, ShardState.ACTIVE}:
+        if self.state not in {ShardState.INITIAL, ShardState.FAILED}:
             self.unload()
         self.state = ShardState.INITIAL
         self._lives += 1
@@ -366,7 +379,7 @@ class ShardRuntime(Generic[R]):
         for _ in self.activate_in_steps(lambda: now_ms):
             pass
 
-    def replay_in_steps(self) -> Iterator[None]:
+    def replay_in_steps(self) -> Generator[None, None, None]:
         """Replay the partition from its start; `activate_in_steps` is next. Do nothing unless the state is INITIAL.
 
         Raises:
@@ -404,14 +417,15 @@ class ShardRuntime(Generic[R]):
             self._journal.warning(
                 "coordinator_unknown_records", partition=self.partition, count=unknown
             )
+        self.state = ShardState.REPLAYED
 
-    def activate_in_steps(self, now_ms: Callable[[], int]) -> Iterator[None]:
+    def activate_in_steps(self, now_ms: Callable[[], int]) -> Generator[None, None, None]:
         """Build soft state, and become active. Do nothing unless the partition has been replayed.
 
         Args:
             now_ms: Returns the time, which passes during the pauses.
         """
-        if self.state is not ShardState.LOADING:
+        if self.state is not ShardState.REPLAYED:
             return
         life = self._lives
         operations: list[Callable[[], Result[None]]] = []
@@ -435,6 +449,8 @@ class ShardRuntime(Generic[R]):
         self.state = ShardState.FAILED
         self._lives += 1
         self._machine.unloaded(ErrorCode.NOT_COORDINATOR)
+        self._lost += self._parked
+        self._parked.clear()
         self._release()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -31,7 +31,7 @@ TIMERS_AT_ONCE: Final = 100
 """The largest number of timers that run before requests are handled again. Clients choose how many are due together."""
 TOMBSTONES_PER_BATCH: Final = 1_000
 LOADING_PAUSE_MS: Final = 100
-"""The time after which a timer that has expired before its partition is loaded expires again, in milliseconds."""
+"""The time after which a timer that has expired before its partition is active expires again, in milliseconds."""
 
 
 class HasRuntime(Protocol):
@@ -95,7 +95,7 @@ class ShardedCoordinator(ABC, Generic[S]):
         for _ in self.activate_in_steps(partition, lambda: now_ms):
             pass
 
-    def replay_in_steps(self, partition: int) -> Iterator[None]:
+    def replay_in_steps(self, partition: int) -> Generator[None, None, None]:
         """Replay the records of a partition, with a pause after about each millisecond of work.
 
         Does nothing unless `begin` was called. Ends when the partition is unloaded, or begun again.
@@ -105,7 +105,9 @@ class ShardedCoordinator(ABC, Generic[S]):
         """
         return self._shards[partition].runtime.replay_in_steps()
 
-    def activate_in_steps(self, partition: int, now_ms: Callable[[], int]) -> Iterator[None]:
+    def activate_in_steps(
+        self, partition: int, now_ms: Callable[[], int]
+    ) -> Generator[None, None, None]:
         """Begin to handle requests for a partition that was replayed, with a pause after about each millisecond.
 
         Args:
@@ -119,11 +121,6 @@ class ShardedCoordinator(ABC, Generic[S]):
             share = (partition + 1) / max(self._log.partitions_count, 1)
             at_ms = now_ms() + int(self._expiry_interval_ms * share)
             self._timers.set(TimerKey(EXPIRY, partition), at_ms)
-
-    def is_active(self, partition: int) -> bool:
-        """Return whether requests for a partition are handled."""
-        shard = self._shards.get(partition)
-        return shard is not None and shard.runtime.state is ShardState.ACTIVE
 
     def unload(self, partition: int) -> None:
         """Stop coordinating a partition: answer waiting requests with NOT_COORDINATOR, and drop the state."""
@@ -162,7 +159,7 @@ class ShardedCoordinator(ABC, Generic[S]):
                 continue  # the operation of an earlier timer has set this timer again
             if timer.kind == PARKED:
                 shard.runtime.expire_parked(now_ms)
-            elif shard.runtime.state is ShardState.LOADING:
+            elif shard.runtime.state is ShardState.REPLAYED:
                 self._timers.set(timer, now_ms + LOADING_PAUSE_MS)
             elif timer.kind == EXPIRY:
                 self._timers.set(timer, now_ms + self._expiry_interval_ms)

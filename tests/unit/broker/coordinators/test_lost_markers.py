@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.broker.coordinators import loading
+from headrace.broker.waiting.steps import STEP_COST
+from headrace.errors import ErrorCode
 from headrace.metadata_stores.memory import MemoryMetadataStore
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
 from tests.fixtures.broker_harness import BrokerHarness
@@ -96,3 +99,34 @@ def test_a_transaction_that_is_open_stays_open_over_a_start(durability: str) -> 
     settle(harness)
     assert (committed_values(harness, 0), committed_values(harness, 1)) == ([b"a"], [b"b"])
     assert "transaction_without_outcome" not in harness.journal.events("warning")
+
+
+def test_no_transaction_begins_until_the_lost_markers_are_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The broker would abort the new transaction of a producer with the old one, whose marker is lost."""
+    monkeypatch.setattr(loading, "LOADED_AT_START", 0)
+    monkeypatch.setattr(loading, "PAUSE_COST", STEP_COST)
+    lost = refused = 0
+    for seed in range(20):
+        harness = broker("os")
+        producer = Producer(harness)
+        producer.add(0)
+        producer.send(b"before", 0)
+        sync_records(harness)
+        producer.end()
+        settle(harness)
+        power_cut(harness, seed)
+        log = harness.broker.services.topics.require("t").partition(0).log
+        lost += bool(log.producers.transactions.open)
+        while producer.add(0) == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]:
+            refused += 1
+            harness.step()
+        assert not log.producers.transactions.open
+        producer.sequences[0] = int(bool(log.producers.get(producer.id)))
+        assert producer.send(b"after", 0) == 0
+        assert producer.end() == 0
+        settle(harness)
+        assert committed_values(harness, 0)[-1] == b"after"
+    assert lost > 0
+    assert refused > 0

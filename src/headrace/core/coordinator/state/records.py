@@ -8,9 +8,10 @@ record header `headrace.state`; Kafka has no such record (it keeps that phase in
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from headrace.core.coordinator.pace import MILLISECOND, Pace
 from headrace.core.coordinator.state.classic_states import GroupState
 from headrace.core.coordinator.state.consumer_records import (
     ConsumerRecord,
@@ -28,7 +29,7 @@ from headrace.protocol.messages.group_metadata_record import (
 from headrace.protocol.messages.offset_commit_record import OffsetCommitKey, OffsetCommitValue
 from headrace.records.batch import BatchHeader, check_batch, iterate_headers
 from headrace.records.builder import BatchBuilder, build_batch
-from headrace.records.reader import Record, decode_batch, read_records, slices_of
+from headrace.records.reader import Record, read_records, slices_of
 from headrace.types import Buffer, FileRange
 
 OFFSET_COMMIT_KIND = 1
@@ -38,14 +39,14 @@ OFFSET_COMMIT_VALUE_VERSION = 3
 GROUP_METADATA_VALUE_VERSION = 3
 LAST_VALUE_VERSION = 4
 STATE_HEADER = "headrace.state"
-_READ_A_MILLISECOND: Final = 3_000
-"""The number of records that are read in about a millisecond."""
-_BATCH_COST: Final = 10
-"""The time to read a batch apart from its records, in records that are read."""
-_DECODED_A_MILLISECOND: Final = 200
-"""The number of records that are decoded and replayed in about a millisecond."""
-_BYTES_A_RECORD: Final = 256
-"""The number of bytes of a larger value that are decoded and replayed in the time of one small record."""
+READ_NS: Final = 350
+"""The time to read a record without decoding its key and value, in nanoseconds."""
+BATCH_US: Final = 3
+"""The time to read a batch apart from its records, in microseconds."""
+RECORD_US: Final = 5
+"""The time to decode and replay a record, or a member in one, in microseconds."""
+PENDING_US: Final = 4
+"""The further time for an offset of a transaction, which is also applied when the transaction ends."""
 
 
 class CommittedOffset(NamedTuple):
@@ -226,14 +227,13 @@ def decode_latest(batches: Buffer) -> Iterator[tuple[int, GroupRecord | None] | 
 
     None in place of the pair is a pause: about a millisecond of work has been done.
     """
+    pace = Pace()
     latest: dict[bytes | None, Record] = {}
-    read = 0
     for position, header in iterate_headers(batches):
-        read += _BATCH_COST
         if header.is_transactional:
-            yield from _decode_paced(latest)
+            yield from _paced(_decode_compacted(latest), pace)
             latest.clear()
-            yield from _decode_transactional(batches, position, header)
+            yield from _paced(_decode_transactional(batches, position, header), pace)
         else:
             slices = slices_of(check_batch(batches, position), batches, position)
             while records := slices.next_slice():
@@ -241,11 +241,13 @@ def decode_latest(batches: Buffer) -> Iterator[tuple[int, GroupRecord | None] | 
                     # The key moves to the end, because its new record has a larger offset.
                     latest.pop(record.key, None)
                     latest[record.key] = record
-                read += len(records)
-                if read >= _READ_A_MILLISECOND:
-                    read = 0
-                    yield None
-    yield from _decode_paced(latest)
+                pace.done_us += len(records) * READ_NS // 1_000
+                if pace.done_us >= MILLISECOND:
+                    yield from pace.pauses()
+        pace.done_us += BATCH_US
+        if pace.done_us >= MILLISECOND:
+            yield from pace.pauses()
+    yield from _paced(_decode_compacted(latest), pace)
 
 
 def _decode_transactional(
@@ -254,25 +256,37 @@ def _decode_transactional(
     if header.is_control:
         yield header.last_offset, read_marker(memoryview(batches)[position:])
         return
-    for record in decode_batch(header, batches, position):
-        commit = _checked(record)
-        if isinstance(commit, OffsetCommit) and commit.committed is not None:
-            yield record.offset, PendingOffset(header.producer_id, header.producer_epoch, commit)
-        else:
-            yield record.offset, None
+    slices = slices_of(header, batches, position)
+    while records := slices.next_slice():
+        for record in records:
+            commit = _checked(record)
+            if isinstance(commit, OffsetCommit) and commit.committed is not None:
+                pending = PendingOffset(header.producer_id, header.producer_epoch, commit)
+                yield record.offset, pending
+            else:
+                yield record.offset, None
 
 
-def _decode_paced(
+def _decode_compacted(
     latest: Mapping[bytes | None, Record],
-) -> Iterator[tuple[int, GroupRecord | None] | None]:
-    """Decode records, with a pause after about each millisecond."""
-    done = 0
+) -> Iterator[tuple[int, GroupRecord | None]]:
     for record in latest.values():
         yield record.offset, _checked(record)
-        done += 1 + len(record.value or b"") // _BYTES_A_RECORD
-        if done >= _DECODED_A_MILLISECOND:
-            done = 0
-            yield None
+
+
+def _paced(
+    decoded: Iterable[tuple[int, GroupRecord | None]], pace: Pace
+) -> Iterator[tuple[int, GroupRecord | None] | None]:
+    """Yield decoded records, which the caller replays, and a pause after about each millisecond."""
+    for offset, record in decoded:
+        yield offset, record
+        pace.done_us += RECORD_US
+        if isinstance(record, GenerationRecord) and record.generation is not None:
+            pace.done_us += len(record.generation.members) * RECORD_US
+        elif isinstance(record, PendingOffset):
+            pace.done_us += PENDING_US
+        if pace.done_us >= MILLISECOND:
+            yield from pace.pauses()
 
 
 def _checked(record: Record) -> GroupRecord | None:

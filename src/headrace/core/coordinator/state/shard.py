@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
+from headrace.core.coordinator.pace import MILLISECOND, Pace
 from headrace.core.coordinator.runtime import CoordinatorLog, Result, ShardRuntime, TimerKey, Timers
 from headrace.core.coordinator.state.assignors import OWN_ASSIGNORS, ServerAssignor
 from headrace.core.coordinator.state.classic_group import ClassicGroup, ClassicGroupMember
@@ -40,8 +41,8 @@ CONSUMER_REBALANCE = "consumer-rebalance"
 CONSUMER_JOIN = "consumer-join"
 CONSUMER_SYNC = "consumer-sync"
 STOP = "stop"
-_STARTED_A_MILLISECOND: Final = 200
-"""The number of members whose sessions are started in about a millisecond."""
+SESSION_US: Final = 5
+"""The time to start the session of a loaded member, in microseconds."""
 CONSUMER_TIMERS = (CONSUMER_SESSION, CONSUMER_REBALANCE, CONSUMER_JOIN, CONSUMER_SYNC)
 
 
@@ -144,7 +145,7 @@ class GroupShard:
 
     def loaded(self, now_ms: int) -> Iterator[Callable[[], Result[None]] | None]:
         """Start a full session for every member, and a full sync timeout for generations without an assignment."""
-        done = 0
+        pace = Pace()
         for group in self.classic_groups.values():
             for member in group.members.values():
                 self.reset_session(group, member, now_ms)
@@ -152,16 +153,14 @@ class GroupShard:
                 self.await_syncs(group, now_ms)
             if (operation := self.after_load(group, now_ms)) is not None:
                 yield operation
-            done += 1 + len(group.members)
-            if done >= _STARTED_A_MILLISECOND:
-                done = 0
-                yield None
+            pace.done_us += (1 + len(group.members)) * SESSION_US
+            if pace.done_us >= MILLISECOND:
+                yield from pace.pauses()
         for consumer_group in self.consumer_groups.values():
             self._begin_consumer_timers(consumer_group, now_ms)
-            done += 1 + len(consumer_group.members)
-            if done >= _STARTED_A_MILLISECOND:
-                done = 0
-                yield None
+            pace.done_us += (1 + len(consumer_group.members)) * SESSION_US
+            if pace.done_us >= MILLISECOND:
+                yield from pace.pauses()
 
     def unloaded(self, error: ErrorCode) -> None:
         """Answer all parked requests and drop all state."""
@@ -179,8 +178,10 @@ class GroupShard:
             self.memory.forget(group)
             self.cancel_timers(group)
             for member in group.members.values():
-                self.answer_join(member, JoinGroupResponse(error_code=error, member_id=""))
-                self.answer_sync(member, SyncGroupResponse(error_code=error))
+                if member.awaiting_join is not None:
+                    self.answer_join(member, JoinGroupResponse(error_code=error, member_id=""))
+                if member.awaiting_sync is not None:
+                    self.answer_sync(member, SyncGroupResponse(error_code=error))
 
     def _group(self, group_id: str) -> ClassicGroup:
         group = self.classic_groups.get(group_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Generator, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Final, TypeVar
@@ -32,6 +32,9 @@ from headrace.types import TopicPartition
 T = TypeVar("T")
 _PAUSE_MS: Final = 100
 """The pause between two steps that delete expired ids, in milliseconds."""
+_VISITED_A_MILLISECOND: Final = 3_000
+"""The number of transactions whose producers are compared in about a millisecond."""
+_REPLAYED: Final = frozenset({ShardState.REPLAYED, ShardState.ACTIVE})
 
 
 class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
@@ -247,20 +250,30 @@ class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
         for shard in list(self._shards.values()):
             yield shard.runtime.execute(partial(views.all_of, shard), _same_error, now_ms)
 
-    def known_writers(self) -> set[tuple[int, TopicPartition]] | None:
-        """Return the (producer id, partition) pairs of all transactions that are open or miss markers.
+    def writers(
+        self, producer_ids: Container[int]
+    ) -> Generator[None, None, set[tuple[int, TopicPartition]] | None]:
+        """Find the partitions of all transactions of some producers that are open or miss markers.
 
-        None if a partition of `__transaction_state` is not loaded.
+        Yields:
+            Nothing, after about each millisecond of work.
+
+        Returns:
+            Pairs of a producer id and a partition. None if a partition of `__transaction_state` is not replayed.
         """
         found: set[tuple[int, TopicPartition]] = set()
-        for partition in range(self._log.partitions_count):
-            shard = self._shards.get(partition)
-            if shard is None or shard.runtime.state is not ShardState.ACTIVE:
+        for number in range(self._log.partitions_count):
+            shard = self._shards.get(number)
+            if shard is None or shard.runtime.state not in _REPLAYED:
                 return None
-            for transaction in shard.transactions.values():
+            for count, transaction in enumerate(list(shard.transactions.values()), 1):
                 metadata = transaction.metadata
-                ids = (metadata.producer_id, metadata.previous_producer_id)
-                found.update((each, partition) for each in ids for partition in metadata.partitions)
+                for producer_id in (metadata.producer_id, metadata.previous_producer_id):
+                    if producer_id in producer_ids:
+                        found.update((producer_id, each) for each in metadata.partitions)
+                if count % _VISITED_A_MILLISECOND == 0:
+                    yield
+            yield
         return found
 
     # --- routing ---

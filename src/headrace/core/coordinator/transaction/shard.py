@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
+from headrace.core.coordinator.pace import MILLISECOND, Pace
 from headrace.core.coordinator.runtime import (
     NOTHING,
     CoordinatorLog,
@@ -35,14 +36,14 @@ MARKERS: Final = "markers"
 """The kind of timer that writes further markers of a transaction."""
 RETRY: Final = "retry"
 """The kind of timer that repeats markers that could not be written."""
-_RECORDS_A_MILLISECOND: Final = 80
-"""The number of records that are decoded and replayed in about a millisecond."""
-_PARTITIONS_A_RECORD: Final = 8
-"""The number of partitions of a transaction that are decoded in the time of one record without partitions."""
-_STARTED_A_MILLISECOND: Final = 500
-"""The number of transactions whose timeouts are started in about a millisecond."""
 WAITING: Final = "waiting"
 """The kind of timer that ends the wait of requests for the completion of a transaction."""
+RECORD_US: Final = 12
+"""The time to decode and replay a record without partitions, in microseconds."""
+PARTITION_US: Final = 1
+"""The time to decode and replay a partition of a record, in microseconds."""
+TIMEOUT_US: Final = 5
+"""The time to start the timeout of a loaded transaction, in microseconds."""
 
 
 class TransactionOutcome(NamedTuple):
@@ -223,28 +224,27 @@ class TransactionShard:
 
     def decode(self, batches: Buffer) -> Iterator[tuple[int, TransactionRecord | None] | None]:
         """Yield the records of batches."""
-        done = 0
+        pace = Pace()
         for offset, record in decode_records(batches):
             yield offset, record
-            metadata = None if record is None else record.metadata
-            done += 1 if metadata is None else 1 + len(metadata.partitions) // _PARTITIONS_A_RECORD
-            if done >= _RECORDS_A_MILLISECOND:
-                done = 0
-                yield None
+            pace.done_us += RECORD_US
+            if record is not None and record.metadata is not None:
+                pace.done_us += len(record.metadata.partitions) * PARTITION_US
+            if pace.done_us >= MILLISECOND:
+                yield from pace.pauses()
 
     def loaded(self, now_ms: int) -> Iterator[Callable[[], Result[None]] | None]:
         """Begin the timeouts of open transactions, and the markers of prepared ones, also of those that have them."""
-        done = 0
+        pace = Pace()
         for transaction in self.transactions.values():
             state = transaction.metadata.state
             if state is TransactionState.ONGOING:
                 self._await_timeout(transaction)
             elif state in PREPARED:
                 yield partial(self._complete_loaded, transaction, transaction.metadata, now_ms)
-            done += 1
-            if done >= _STARTED_A_MILLISECOND:
-                done = 0
-                yield None
+            pace.done_us += TIMEOUT_US
+            if pace.done_us >= MILLISECOND:
+                yield from pace.pauses()
 
     def _complete_loaded(
         self, transaction: CoordinatedTransaction, metadata: TransactionMetadata, now_ms: int

@@ -106,7 +106,7 @@ def test_groups_are_described_in_the_order_asked(harness):
 
 
 def test_a_group_that_is_being_loaded_is_an_error(harness):
-    harness.coordinator.begin(0)
+    harness.coordinator.begin(harness.coordinator.partition_for("stable"))
     (group,) = now(harness.coordinator.describe_groups(["stable"], harness.now_ms))
     assert group.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
