@@ -200,9 +200,7 @@ def open_services(static: BrokerConfig, environment: Environment, apis: Advertis
         deliveries=Deliveries(replicas, parts.loader, journal),
         group_settings=stored.group_settings,
         groups=groups,
-        offsets_topic=OffsetsTopic(
-            stored.settings, topics, groups, steps=stored.steps, time=time, journal=journal
-        ),
+        offsets_topic=_make_offsets_topic(stored, topics, groups, time, journal),
         producer_ids=producer_ids,
         transactions=Transactions(
             config,
@@ -220,6 +218,14 @@ def open_services(static: BrokerConfig, environment: Environment, apis: Advertis
 def _make_throttling(static: BrokerConfig, stored: _Stored, time: LatestTime) -> Throttling:
     windows = Windows(static.quota_window_num, static.quota_window_size_seconds * 1000)
     return Throttling(stored.quotas, windows, time)
+
+
+def _make_offsets_topic(
+    stored: _Stored, topics: Topics, groups: GroupCoordinator, time: LatestTime, journal: Journal
+) -> OffsetsTopic:
+    return OffsetsTopic(
+        stored.settings, topics, groups, steps=stored.steps, time=time, journal=journal
+    )
 
 
 class _Stored(NamedTuple):
