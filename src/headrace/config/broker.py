@@ -356,6 +356,11 @@ class BrokerConfig(BrokerSecurityConfig):
     quota_window_size_seconds: int = option(
         1, "The length of each window of client quotas.", type=_INT, minimum=1
     )
+    replica_high_watermark_checkpoint_interval_ms: int = option(
+        5_000,
+        "The time between two checkpoints of the high watermarks of a data directory.",
+        minimum=1,
+    )
     socket_request_max_bytes: int = option(
         104_857_600, "The largest Produce request that the broker reads.", type=_INT, minimum=1
     )

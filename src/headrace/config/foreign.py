@@ -69,7 +69,7 @@ ACCEPTED: Final[Mapping[str, str]] = _table(
             "leader.imbalance.check.interval.seconds "
             "num.replica.alter.log.dirs.threads num.replica.fetchers offsets.topic.replication.factor "
             "replica.fetch.backoff.ms replica.fetch.max.bytes replica.fetch.min.bytes replica.fetch.response.max.bytes "
-            "replica.fetch.wait.max.ms replica.high.watermark.checkpoint.interval.ms replica.lag.time.max.ms "
+            "replica.fetch.wait.max.ms replica.lag.time.max.ms "
             "replica.selector.class replica.socket.receive.buffer.bytes replica.socket.timeout.ms "
             "replication.quota.window.num replication.quota.window.size.seconds request.timeout.ms "
             "sasl.mechanism.inter.broker.protocol security.inter.broker.protocol "

@@ -76,6 +76,7 @@ class LogDir:
         self._relieved_ms = 0
         self.space = DiskSpace(files, config.headrace_log_dir_min_free_bytes, journal)
         self.logs.upkeep.retention_interval_ms = config.log_retention_check_interval_ms
+        self.logs.high_watermarks.interval_ms = config.replica_high_watermark_checkpoint_interval_ms
 
     @property
     def directory_id(self) -> str:

@@ -149,6 +149,7 @@ class LogStore:
         for part in commit.parts:
             failure = error or part.error
             synced += part.log_dir.logs.finish_sync(part.batch, failure)
+            part.log_dir.logs.high_watermarks.moved(now_ms)
             if failure is not None:
                 self._not_synced(part, failure, now_ms)
         return synced

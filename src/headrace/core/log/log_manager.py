@@ -35,6 +35,7 @@ from headrace.core.log.partition_log import PartitionLog
 from headrace.core.log.segments.open_segments import OpenSegments
 from headrace.core.log.shared import Shared
 from headrace.core.log.upkeep.deletions import NAME_LENGTH, Deletions
+from headrace.core.log.upkeep.high_watermarks import HighWatermarks
 from headrace.core.log.upkeep.log_offsets import LogOffsets
 from headrace.core.log.upkeep.sync_batch import SyncBatch
 from headrace.core.log.upkeep.upkeep import Upkeep
@@ -52,19 +53,11 @@ milliseconds."""
 
 @dataclass(frozen=True, slots=True)
 class PartitionSpec:
-    """The metadata of a partition of this broker, as far as its log needs it.
-
-    Attributes:
-        topic_partition: The partition.
-        topic_id: The id of its topic.
-        config: The settings of its topic.
-        high_watermark: The end of what is known to be committed; None if everything in the log is.
-    """
+    """The metadata of a partition of this broker, as far as its log needs it."""
 
     topic_partition: TopicPartition
     topic_id: bytes
     config: LogConfig
-    high_watermark: int | None = None
 
 
 class LogManager:
@@ -98,6 +91,8 @@ class LogManager:
         self.on_truncation: Callable[[PartitionLog, int], object] | None = None
         """Called before a log is truncated, with its new end: makes durable that the log is clean up to there at most.
         None for no call."""
+        self.high_watermarks = HighWatermarks(files, self._logs, self._failed, journal)
+        """The checkpoint of the high watermarks."""
         self.upkeep = Upkeep(self._logs, self.write_checkpoints, journal)
         self._deletions = Deletions(files, journal)
 
@@ -170,6 +165,7 @@ class LogManager:
         self._loaded = True
         self._clean = False  # nothing is known of a log that is opened from now on
         self.upkeep.begin(now_ms)
+        self.high_watermarks.moved(now_ms)
 
     def open_log(
         self,
@@ -199,12 +195,13 @@ class LogManager:
             clean=self._clean,
             recovery_point=self._offsets.recovery_point(key),
             log_start_offset=self._offsets.start_offset(key),
-            high_watermark=spec.high_watermark,
+            high_watermark=self.high_watermarks.of(partition),
             metadata=encode_topic_id(spec.topic_id),
             journal=self._journal,
             sync=sync,
             shared=self.shared,
         )
+        self.high_watermarks.opened(log)
         log.on_dirty = self.mark_dirty
         if self._failure is not None:
             log.fail(self._failure)
@@ -430,10 +427,13 @@ class LogManager:
     @property
     def next_deadline_ms(self) -> int | None:
         """The time at which `tick` has something to do next, in milliseconds; None for never."""
-        upkeep, deletions = self.upkeep.next_deadline_ms, self._deletions.next_deadline_ms
-        if deletions is not None and (upkeep is None or deletions < upkeep):
-            return deletions
-        return upkeep
+        earliest, deletions = self.upkeep.next_deadline_ms, self._deletions.next_deadline_ms
+        if deletions is not None and (earliest is None or deletions < earliest):
+            earliest = deletions
+        checkpoint = self.high_watermarks.next_ms
+        if checkpoint is not None and (earliest is None or checkpoint < earliest):
+            return checkpoint
+        return earliest
 
     def tick(self, now_ms: int) -> None:
         """Apply retention, roll by age, expire producers, and write checkpoints, each when it is due.
@@ -446,6 +446,7 @@ class LogManager:
         try:
             self.upkeep.tick(now_ms)
             self._deletions.tick(now_ms)
+            self.high_watermarks.tick(now_ms)
         except OSError as error:
             self.fail(error)
             raise
@@ -490,6 +491,7 @@ class LogManager:
                     )
         if clean:
             self.write_checkpoints()
+            self.high_watermarks.write()
             self._files.write_file(CLEAN_FILE, encode_checkpoint(CLEAN_FILE, ()))
 
 
