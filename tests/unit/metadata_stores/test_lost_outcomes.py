@@ -6,6 +6,7 @@ import sqlite3
 
 import pytest
 
+from headrace.metadata_stores.change_log import KeptChanges
 from headrace.metadata_stores.memory import MemoryMetadata, MemoryMetadataStore
 from headrace.metadata_stores.sessions import Fault, SimulatedMetadataStore, Timeline
 from headrace.metadata_stores.sqlite import SqliteMetadataStore
@@ -13,6 +14,7 @@ from headrace.ports import (
     Check,
     Conflict,
     Delete,
+    MetadataBatch,
     MetadataEntry,
     MetadataStore,
     Put,
@@ -100,6 +102,38 @@ def test_an_unknown_commit_is_void_when_its_check_has_become_false():
     assert store.get("a") is None
 
 
+def test_a_file_that_fails_after_an_unknown_commit_is_read_again(tmp_path, monkeypatch):
+    store, seen = SqliteMetadataStore(tmp_path / "metadata.sqlite"), Seen()
+    watch(store, seen)
+    commit(store, [], [Put("a", b"1")])
+    breaking(store, monkeypatch, "unknown and applied")
+    monkeypatch.setattr(store, "_number", lambda _: store._connection.execute("no SQL"))
+    assert isinstance(store.commit([], [Put("a", b"2")]).value, Unknown)
+    assert isinstance(store.commit([], [Put("a", b"3")]).value, Unavailable)
+    monkeypatch.undo()
+    assert commit(store, [], [Put("a", b"4")]) == {"a": 3}
+    assert [entry.value for batch in seen.batches for entry in batch.puts] == [b"1", b"2", b"4"]
+    store.close()
+
+
+def test_a_slow_reader_sees_that_an_unknown_commit_has_pruned_the_log(tmp_path, monkeypatch):
+    monkeypatch.setattr(KeptChanges.__init__, "__defaults__", (8,))
+    store, seen = SqliteMetadataStore(tmp_path / "metadata.sqlite"), Seen()
+
+    def slow(batch: MetadataBatch) -> None:
+        seen(batch)
+        if batch.snapshot and not seen.known:
+            for number in range(8):
+                commit(store, [], [Put(f"k{number}", b"")])
+            breaking(store, monkeypatch, "unknown and applied")
+            assert isinstance(store.commit([], [Put("last", b"")]).value, Unknown)
+
+    watch(store, slow)
+    assert seen.snapshots == 2
+    assert seen.known == {e.key: e for e in store.list("")}
+    store.close()
+
+
 @pytest.mark.parametrize("store", ["sqlite", "simulated"], indirect=True)
 def test_a_commit_that_makes_another_void_settles_an_unknown_outcome(store, monkeypatch):
     faults: list[Fault] = ["unknown and void", "unknown and applied"]
@@ -177,6 +211,15 @@ def test_commits_of_a_session_arrive_in_the_order_in_which_they_were_sent():
     outcomes = [store.commit([], [Put("k", b"%d" % number)]) for number in range(6)]
     versions = [store.wait(outcome) for outcome in outcomes]
     assert versions == [{"k": number + 1} for number in range(6)]
+
+
+def test_a_fast_commit_does_not_overtake_a_commit_that_is_due():
+    clock, delays = Clock(), iter([5])
+    store = SimulatedMetadataStore(timeline=Timeline(clock), delay_ms=lambda: next(delays, 0))
+    first = store.commit([], [Put("k", b"1")])
+    clock.now_ms = 5
+    second = store.commit([], [Put("k", b"2")])
+    assert (store.wait(second), store.wait(first)) == ({"k": 2}, {"k": 1})
 
 
 def test_a_reader_continues_after_an_outage_where_it_was():
