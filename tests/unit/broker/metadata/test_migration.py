@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ import pytest
 from headrace.broker.metadata.migration import carry_over
 from headrace.errors import StorageError
 from headrace.metadata_stores.memory import MemoryMetadataStore
-from headrace.ports import Delete, Put
+from headrace.metadata_stores.sqlite import APPLICATION_ID, SqliteMetadataStore
+from headrace.ports import Put
 from headrace.protocol.messages.metadata import MetadataRequest
+from headrace.storage.os_files import OsFileSystem
 from tests.fixtures.broker_harness import BrokerHarness, RecordingJournal, values
 from tests.fixtures.crash_files import CrashFileSystem
 
@@ -201,26 +204,47 @@ def test_a_broker_epoch_that_exists_already_does_not_fall() -> None:
     assert contents(store) == {"brokers/registration/1": {"broker_epoch": 9, "format": 1}}
 
 
-def make_old(store: MemoryMetadataStore) -> None:
-    """Write the entries of a store in the formats before format 3."""
-    for entry in store.list("topics/"):
-        record = json.loads(entry.value)
-        placements = store.list(f"brokers/placement/1/{record['topic_id']}")
-        old = {"topic_id": record["topic_id"], "partitions": record["replicas"], "format": 1}
-        if placements:
-            directories = [""] * len(record["replicas"])
-            for directory, partitions in json.loads(placements[0].value)["directories"].items():
-                for partition in partitions:
-                    directories[partition] = directory
-            old |= {"format": 2, "directories": directories}
-        store.commit(
-            [],
-            [Put(entry.key, json.dumps(old).encode()), *[Delete(each.key) for each in placements]],
-        )
-    for entry in store.list("brokers/registration/"):
-        epoch = {"leader_epoch": json.loads(entry.value)["broker_epoch"], "format": 1}
-        key = entry.key.replace("registration", "epoch")
-        store.commit([], [Put(key, json.dumps(epoch).encode()), Delete(entry.key)])
+def in_old_formats(entries: dict[str, Any]) -> dict[str, str]:
+    """Return entries of this version in the formats before format 3."""
+    old: dict[str, Any] = {}
+    for key, value in entries.items():
+        if key.startswith("topics/"):
+            placement = entries.get(f"brokers/placement/1/{value['topic_id']}")
+            count = len(value["replicas"])
+            topic = {"topic_id": value["topic_id"], "partitions": value["replicas"], "format": 1}
+            if placement is not None:
+                of = {
+                    p: d for d, partitions in placement["directories"].items() for p in partitions
+                }
+                topic |= {"format": 2, "directories": [of.get(p, "") for p in range(count)]}
+            old[key] = topic
+        elif key == "brokers/registration/1":
+            old["brokers/epoch/1"] = {"leader_epoch": value["broker_epoch"], "format": 1}
+        elif not key.startswith("brokers/placement/"):
+            old[key] = value
+    return {key: json.dumps(value) for key, value in old.items()}
+
+
+def write_some(harness: BrokerHarness) -> None:
+    """Create a topic, and write to it in three leader epochs."""
+    harness.create_topic("t", partitions=4)
+    for number in range(3):
+        for partition in range(4):
+            assert harness.produce("t", b"%d" % partition, partition=partition).error_code == 0
+        if number < 2:
+            harness.restart()
+
+
+def assert_carried_over(harness: BrokerHarness) -> None:
+    (topic,) = harness.call(MetadataRequest(topics=None)).topics
+    assert [partition.leader_epoch for partition in topic.partitions] == [3] * 4
+    for partition in range(4):
+        found: list[bytes | None] = []
+        while len(found) < 3:
+            found += values(harness.fetch("t", len(found), partition=partition).records)
+        assert found == [b"%d" % partition] * 3
+        assert harness.produce("t", b"more", partition=partition).base_offset == 3
+    assert "metadata_carried_over" in harness.journal.events("info")
 
 
 @pytest.mark.parametrize("directories", [1, 2])
@@ -228,18 +252,42 @@ def test_records_are_served_after_the_migration_and_leader_epochs_rise(directori
     disks = [CrashFileSystem() for _ in range(directories)]
     store = MemoryMetadataStore()
     harness = BrokerHarness(files=disks[0], further=disks[1:], metadata=store)
-    harness.create_topic("t", partitions=4)
-    for _ in range(3):
-        for partition in range(4):
-            assert harness.produce("t", b"%d" % partition, partition=partition).error_code == 0
-        harness.restart()
-    make_old(store)
-    assert [json.loads(entry.value)["format"] for entry in store.list("topics/")] == [directories]
-    harness.restart()
-    (topic,) = harness.call(MetadataRequest(topics=None)).topics
-    assert [partition.leader_epoch for partition in topic.partitions] == [4] * 4
-    for partition in range(4):
-        found = harness.fetch("t", 0, partition=partition)
-        assert values(found.records) == [b"%d" % partition] * 3
-        assert harness.produce("t", b"more", partition=partition).base_offset == 3
-    assert "metadata_carried_over" in harness.journal.events("info")
+    write_some(harness)
+    harness.broker.close(harness.now_ms)
+    old = in_old_formats(contents(store))
+    assert json.loads(old["topics/t"])["format"] == directories
+    assert_carried_over(BrokerHarness(files=disks[0], further=disks[1:], metadata=store_with(old)))
+
+
+def write_version_1(path: Path, entries: dict[str, str]) -> None:
+    """Write a metadata file as the versions before the change log did."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.executescript(
+        "CREATE TABLE entries (key TEXT PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL) WITHOUT ROWID;"
+        "CREATE TABLE counter (version INTEGER NOT NULL);"
+        "INSERT INTO counter VALUES (9);"
+        f"PRAGMA application_id = {APPLICATION_ID};"
+        "PRAGMA user_version = 1;"
+    )
+    rows = [(key, value.encode(), 9) for key, value in entries.items()]
+    connection.executemany("INSERT INTO entries VALUES (?, ?, ?)", rows)
+    connection.close()
+
+
+def test_a_data_directory_of_an_earlier_version_is_carried_over(tmp_path: Path) -> None:
+    store = MemoryMetadataStore()
+    harness = BrokerHarness(files=OsFileSystem(tmp_path), metadata=store)
+    write_some(harness)
+    harness.broker.close(harness.now_ms)
+    path = tmp_path / "metadata.sqlite"
+    write_version_1(path, in_old_formats(contents(store)))
+    for number in range(2):
+        file = SqliteMetadataStore(path)
+        harness = BrokerHarness(files=OsFileSystem(tmp_path), metadata=file)
+        if number == 0:
+            assert_carried_over(harness)
+        else:
+            assert "metadata_carried_over" not in harness.journal.events("info")
+            assert values(harness.fetch("t", 3).records) == [b"more"]
+        harness.broker.close(harness.now_ms)
+        file.close()
