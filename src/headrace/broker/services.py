@@ -169,7 +169,7 @@ def open_services(static: BrokerConfig, environment: Environment, apis: Advertis
     cluster_id = load_cluster_id(environment.metadata, entropy)
     parts = _open_partitions(config, environment, stored, cluster_id)
     replicas, topics = parts.replicas, parts.topics
-    groups = _make_groups(environment, stored, parts)
+    groups = _make_groups(environment, stored, parts, time)
     producer_ids = ProducerIds(stored.metadata)
     return Services(
         settings=stored.settings,
@@ -311,12 +311,16 @@ def _open_partitions(
         steps=stored.steps,
         check=environment.check_topic_config,
     )
+    stored.settings.check = topics.check_defaults
+    stored.settings.on_change = topics.broker_config_changed
     return _Partitions(replicas, loader, deletion, topics)
 
 
-def _make_groups(environment: Environment, stored: _Stored, parts: _Partitions) -> GroupCoordinator:
+def _make_groups(
+    environment: Environment, stored: _Stored, parts: _Partitions, time: LatestTime
+) -> GroupCoordinator:
     settings, group_settings, journal = stored.settings, stored.group_settings, environment.journal
-    return GroupCoordinator(
+    groups = GroupCoordinator(
         GroupConfig.from_broker(settings.config),
         InternalLog(OFFSETS_TOPIC, parts.topics, parts.replicas),
         entropy=environment.entropy,
@@ -325,3 +329,7 @@ def _make_groups(environment: Environment, stored: _Stored, parts: _Partitions) 
         assignors=load_assignors(settings.config.group_consumer_assignors),
         times=lambda group: consumer_times(group_settings.get(group), settings.config),
     )
+    stored.group_settings.on_attachment = lambda group: groups.rebalance(
+        group, "what the group is attached to changed", time.now_ms
+    )
+    return groups
