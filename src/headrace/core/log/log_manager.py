@@ -11,8 +11,7 @@ A group commit, as the broker runs it:
 4. `finish_sync` raises the `synced_offset` of each log, and the broker answers the requests that waited for it. The
    next batch may start.
 
-After one failed sync all logs of the directory have failed for good: the kernel may report success the next time
-although the data is lost.
+After one failed sync all logs of the directory have failed: a later success may hide lost data.
 """
 
 from __future__ import annotations
@@ -58,6 +57,8 @@ class PartitionSpec:
     topic_partition: TopicPartition
     topic_id: bytes
     config: LogConfig
+    is_replicated: bool = False
+    """Whether other brokers have replicas, so that records above the stored high watermark may be truncated."""
 
 
 class LogManager:
@@ -195,7 +196,7 @@ class LogManager:
             clean=self._clean,
             recovery_point=self._offsets.recovery_point(key),
             log_start_offset=self._offsets.start_offset(key),
-            high_watermark=self.high_watermarks.of(partition),
+            high_watermark=self.high_watermarks.of(partition) if spec.is_replicated else None,
             metadata=encode_topic_id(spec.topic_id),
             journal=self._journal,
             sync=sync,
