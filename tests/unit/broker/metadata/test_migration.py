@@ -18,6 +18,7 @@ from headrace.protocol.messages.metadata import MetadataRequest
 from headrace.storage.os_files import OsFileSystem
 from tests.fixtures.broker_harness import BrokerHarness, RecordingJournal, values
 from tests.fixtures.crash_files import CrashFileSystem
+from tests.fixtures.metadata_stores import stored
 
 ENTRIES = Path(__file__).with_name("entries_before_format_3.json")
 """The entries of a data directory with five starts, the last two of them without the second log directory."""
@@ -65,7 +66,7 @@ EPOCH = {"brokers/epoch/1": '{"leader_epoch":4,"format":1}'}
 
 
 def contents(store: MemoryMetadataStore) -> dict[str, Any]:
-    return {entry.key: json.loads(entry.value) for entry in store.list("")}
+    return {entry.key: json.loads(entry.value) for entry in stored(store).values()}
 
 
 def topic_format_3(topic_id: str, partitions: int) -> dict[str, Any]:
@@ -193,9 +194,9 @@ def test_an_unreadable_topic_is_refused_and_stays_as_it_is(value: str) -> None:
     store = store_with(entries)
     with pytest.raises(StorageError, match="topics/t"):
         carry_over(store, RecordingJournal())
-    stored = store.list("topics/t")
-    assert [entry.value.decode() for entry in stored] == [value]
-    assert store.list("brokers/epoch/")
+    topics = stored(store, "topics/t").values()
+    assert [entry.value.decode() for entry in topics] == [value]
+    assert stored(store, "brokers/epoch/")
 
 
 def test_a_broker_epoch_that_exists_already_does_not_fall() -> None:
