@@ -163,10 +163,9 @@ def open_services(static: BrokerConfig, environment: Environment, apis: Advertis
         StorageError: Something stored cannot be read, or belongs to another broker.
     """
     entropy, journal, time = environment.entropy, environment.journal, LatestTime()
-    carry_over(environment.metadata, journal)
     stored = _load_stored(static, environment)
     config = stored.settings.config
-    cluster_id = load_cluster_id(environment.metadata, entropy)
+    cluster_id = load_cluster_id(stored.metadata, entropy)
     parts = _open_partitions(config, environment, stored, cluster_id)
     replicas, topics = parts.replicas, parts.topics
     groups = _make_groups(environment, stored, parts, time)
@@ -178,7 +177,7 @@ def open_services(static: BrokerConfig, environment: Environment, apis: Advertis
         metadata=stored.metadata,
         apis=apis,
         cluster_id=cluster_id,
-        broker_epoch=register(environment.metadata, config.broker_id),
+        broker_epoch=register(stored.metadata, config.broker_id),
         endpoints=stored.endpoints,
         audit=stored.audit,
         authenticator=stored.authenticator,
@@ -265,6 +264,7 @@ def _load_stored(static: BrokerConfig, environment: Environment) -> _Stored:
         endpoints=Endpoints(static.advertised_listeners),
     )
     metadata.begin()
+    carry_over(metadata, journal)
     stored.settings.load()
     quotas.load()
     credentials.load()
@@ -290,7 +290,7 @@ def _open_partitions(
         environment.files,
         environment.further,
         config,
-        metadata=environment.metadata,
+        metadata=stored.metadata,
         entropy=entropy,
         journal=journal,
         cluster_id=cluster_id,
