@@ -240,7 +240,7 @@ def test_the_number_of_offsets_partitions_is_fixed_at_creation(again):
     commit(harness, 5)
     harness.sync()
     again(harness, offsets_topic_num_partitions=7)
-    assert len(harness.broker.services.topics.require("__consumer_offsets").partitions) == 3
+    assert harness.broker.services.topics.require("__consumer_offsets").partitions_count == 3
     assert committed(harness) == 5
 
 

@@ -51,7 +51,7 @@ def names(harness) -> list[str]:
 def test_defaults_are_accepted_in_every_version(harness, version):
     (result,) = create(harness, wanted(), version=version)
     assert (result.error_code, result.error_message) == (0, None)
-    assert len(harness.broker.services.topics.require("t").partitions) == 4
+    assert harness.broker.services.topics.require("t").partitions_count == 4
     if version >= 5:
         assert (result.num_partitions, result.replication_factor) == (4, 1)
         assert {c.name: c.value for c in result.configs}["cleanup.policy"] == "delete"

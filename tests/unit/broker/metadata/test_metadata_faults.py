@@ -108,7 +108,7 @@ def known(harness: Harness) -> Any:
     """Return everything that the broker serves and that the changes change."""
     return (
         {
-            topic.name: (topic.topic_id, len(topic.partitions), topic.settings, topic.config)
+            topic.name: (topic.topic_id, topic.partitions_count, topic.settings, topic.config)
             for topic in harness.broker.services.topics
         },
         harness.broker.config,
