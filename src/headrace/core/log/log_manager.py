@@ -322,11 +322,14 @@ class LogManager:
         try:
             if remaining < log.log_end_offset:
                 self._lower(log, remaining)
-            return log.truncate_to(end_offset, now_ms=now_ms)
+            log.truncate_to(end_offset, now_ms=now_ms)
+            if log.segments.has_doomed:
+                log.purge()
         except OSError as error:
             if not is_passing(error):
                 self.fail(error)
             raise
+        return remaining
 
     def _lower(self, log: PartitionLog, end_offset: int) -> None:
         """Make durable that nothing is known of a log beyond an offset."""
