@@ -33,7 +33,7 @@ from headrace.core.log.files.sync import RunTasks, SyncTask, run_in_turn
 from headrace.core.log.partition_log import PartitionLog
 from headrace.core.log.segments.open_segments import OpenSegments
 from headrace.core.log.shared import Shared
-from headrace.core.log.upkeep.deletions import NAME_LENGTH, Deletions
+from headrace.core.log.upkeep.deletions import Deletions
 from headrace.core.log.upkeep.high_watermarks import HighWatermarks
 from headrace.core.log.upkeep.log_offsets import LogOffsets
 from headrace.core.log.upkeep.sync_batch import SyncBatch
@@ -44,7 +44,6 @@ from headrace.ports import FileSystem, Journal
 from headrace.types import TopicPartition
 
 CLEAN_FILE: Final = "clean_shutdown"
-STRAY_SUFFIX: Final = "-stray"
 LOGS_A_BATCH: Final = 500
 """The number of logs in one group commit. Collecting these logs, and answering their requests, takes some ten
 milliseconds."""
@@ -185,7 +184,7 @@ class LogManager:
             StorageError: The data is damaged.
         """
         partition, name = spec.topic_partition, str(spec.topic_partition)
-        self._set_stray_aside(name, spec.topic_id)
+        self._deletions.make_way(name, spec.topic_id)
         key = _key(partition, spec.topic_id)
         log = PartitionLog.open(
             self._files,
@@ -213,15 +212,6 @@ class LogManager:
     def mark_dirty(self, log: PartitionLog) -> None:
         """Include a log in the next group commit."""
         self._dirty[log] = None
-
-    def _set_stray_aside(self, name: str, topic_id: bytes) -> None:
-        """Rename a directory that an earlier topic with the same name left."""
-        self._deletions.free(name)
-        found = decode_topic_id(self._files.read_file(f"{name}/{METADATA_FILE}"))
-        if found is not None and found != topic_id:
-            stray = f"{name[-NAME_LENGTH:]}.{found.hex()}{STRAY_SUFFIX}"
-            self._files.rename(name, stray)
-            self._journal.warning("stray_directory_set_aside", directory=name, renamed=stray)
 
     # Logs
 

@@ -290,7 +290,7 @@ class ProducerStates:
         return _PRODUCER_BYTES * len(self._entries)
 
     def keep_deleted(self, known: ProducerStates, end_offset: int) -> None:
-        """Add the producers of a log that was truncated whose batches are deleted, so that only `known` has their state.
+        """Add the producers of a truncated log whose batches are deleted: only `known` has their state.
 
         Args:
             known: The state before the truncation.

@@ -85,7 +85,9 @@ class CachedState:
         """Read the checkpoint of leader epochs, and complete it from the segments that are not scanned later."""
         content = self._files.read_file(self._epochs_path)
         self.epochs, self._epochs_end = LeaderEpochCache.decode(content)
-        self.epochs.truncate_to_end(self._epochs_end)  # an epoch without a batch may have been given up since
+        self.epochs.truncate_to_end(
+            self._epochs_end
+        )  # an epoch without a batch may have been given up since
         for segment in unscanned:
             if segment.end_offset > self._epochs_end:
                 for _, header in _headers(segment):
@@ -250,9 +252,13 @@ def _headers(segment: Segment, end_offset: int = MAX_OFFSET) -> Iterator[tuple[i
 def _has_marker(segments: Sequence[Segment], offset: int) -> bool:
     """Return whether there is a control batch at or after an offset."""
     for segment in segments:
-        position = segment.locate(offset) if segment.end_offset > offset else None
-        if position is not None and any(
-            batch.is_control for batch in segment.walk(position, segment.size)
-        ):
-            return True
+        # Most logs have no transactions, which their indexes say.
+        if segment.end_offset > offset and segment.newest_marker >= 0:
+            loaded, position = segment.loaded, segment.locate(offset)
+            batches = segment.walk(segment.size if position is None else position, segment.size)
+            found = any(batch.is_control for batch in batches)
+            if not loaded:
+                segment.unload()
+            if found:
+                return True
     return False
