@@ -224,10 +224,8 @@ class SqliteMetadataStore:
         version = self.version + 1
         with self._transaction():
             for index, check in enumerate(checks):
-                row = self._connection.execute(
-                    "SELECT version FROM entries WHERE key = ?", (check.key,)
-                ).fetchone()
-                if not holds(check, None if row is None else row[0]):
+                entry = self.get(check.key)
+                if not holds(check, entry.version if entry is not None else None):
                     raise Conflict(index)
             change = self._write(operations, version)
             self._log(change, version)

@@ -188,11 +188,10 @@ class Faults(fault_list.FaultList[Exchange, Reply]):
             ApiError: UNKNOWN_TOPIC_OR_PARTITION, if the topic or the partition does not exist.
         """
         with self._condition:
-            services = self._core.services
-            found = services.topics.require(topic)
-            if partition is not None and not 0 <= partition < found.partitions_count:
+            found = self._core.services.topics.require(topic)
+            if partition is not None and not 0 <= partition < len(found.partitions):
                 raise UnknownTopicOrPartitionError(f"{topic} has no partition {partition}")
-            for index, moved in enumerate(services.partitions.of(found)):
+            for index, moved in enumerate(found.partitions):
                 if moved is not None and partition in {None, index}:
                     moved.leader_epoch += 1
                     self._moved[moved.topic_partition] = set()

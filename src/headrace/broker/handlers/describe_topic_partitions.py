@@ -111,21 +111,21 @@ class _Pages:
 
     def _add(self, topic: Topic, first: int) -> bool:
         """Add the partitions of a topic that fit. Return whether that was all of them."""
-        partitions = self._services.partitions.of(topic)
-        end = min(len(partitions), first + self._remaining)
+        end = min(len(topic.partitions), first + self._remaining)
+        broker_id = self._services.settings.config.broker_id
         self._response.topics.append(
             DescribeTopicPartitionsResponseTopic(
                 name=topic.name,
                 topic_id=topic.topic_id,
                 is_internal=topic.is_internal,
                 partitions=[
-                    _described(self._services, topic, index, partitions[index])
+                    _described(index, topic.partitions[index], broker_id)
                     for index in range(first, end)
                 ],
                 topic_authorized_operations=self._operations(topic.name),
             )
         )
-        if end < len(partitions):
+        if end < len(topic.partitions):
             self._continue_at(topic.name, end)
             return False
         self._remaining -= max(0, end - first)
@@ -138,27 +138,19 @@ class _Pages:
 
 
 def _described(
-    services: Services, topic: Topic, index: int, partition: Partition | None
+    index: int, partition: Partition | None, broker_id: int
 ) -> DescribeTopicPartitionsResponsePartition:
-    replicas, broker_id = list(topic.replicas[index]), services.partitions.broker_id
-    offline = []
-    if partition is not None:
-        leader, leader_epoch, isr = broker_id, partition.leader_epoch, [broker_id]
-    elif broker_id in replicas:
-        leader, leader_epoch, isr, offline = -1, -1, [], [broker_id]
-    else:
-        state = services.topics.state(topic, index)
-        leader, leader_epoch, isr = state.leader, state.leader_epoch, list(state.isr)
+    served = partition is not None
     return DescribeTopicPartitionsResponsePartition(
         error_code=ErrorCode.NONE,  # as in Kafka and unlike Metadata: a missing leader shows it
         partition_index=index,
-        leader_id=leader,
-        leader_epoch=leader_epoch,
-        replica_nodes=replicas,
-        isr_nodes=isr,
+        leader_id=broker_id if served else -1,
+        leader_epoch=-1 if partition is None else partition.leader_epoch,
+        replica_nodes=[broker_id],
+        isr_nodes=[broker_id] if served else [],
         eligible_leader_replicas=[],
         last_known_elr=[],
-        offline_replicas=offline,
+        offline_replicas=[] if served else [broker_id],
     )
 
 

@@ -48,8 +48,7 @@ class DelayedProduce:
         part = None if self._done else self._pending.pop(number, None)
         if part is None:
             return
-        if error is not ErrorCode.NONE:
-            _fail(part, error)
+        _fail(part, error)
         if not self._pending:
             self._complete()
 
@@ -74,6 +73,7 @@ class DelayedProduce:
 
 
 def _fail(part: PartitionProduceResponse, error: ErrorCode) -> None:
-    part.error_code = error
-    part.base_offset = -1
-    part.log_append_time_ms = -1
+    if error is not ErrorCode.NONE:
+        part.error_code = error
+        part.base_offset = -1
+        part.log_append_time_ms = -1

@@ -84,7 +84,7 @@ class Segments:
                 records, next_offset = _without_empty_start(found)
                 if records is not None:
                     return records
-                empty, offset = empty or found, next_offset
+                empty, offset = found, next_offset
             if segment.end_offset > offset:
                 break
         return empty
