@@ -98,6 +98,7 @@ simulate:  ## ten thousand simulation runs of broker, network, disk and clients 
 	$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),10000)
 	$(BIN)/python -m tests.simulation.leases --seeds $(or $(SEEDS),10000)
 	$(BIN)/python -m tests.simulation.groups --seeds $(or $(SEEDS),10000)
+	$(BIN)/python -m tests.simulation.log --seeds $(or $(SEEDS),10000)
 	HEADRACE_GROUP_ROUNDS=$(or $(ROUNDS),1000) HEADRACE_WORKER_ROUNDS=$(or $(ROUNDS),1000) \
 		HEADRACE_SUBSCRIPTION_ROUNDS=$(or $(ROUNDS),1000) \
 		$(PYTEST) -n 2 tests/property/test_group_rounds.py tests/property/test_worker_rounds.py \

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.metadata.metadata_writer import BROKER_COMMITS, MetadataWriter
 from headrace.broker.metadata.migration import carry_over
 from headrace.errors import StorageError
 from headrace.metadata_stores.memory import MemoryMetadataStore
@@ -19,7 +18,6 @@ from headrace.protocol.messages.metadata import MetadataRequest
 from headrace.storage.os_files import OsFileSystem
 from tests.fixtures.broker_harness import BrokerHarness, RecordingJournal, values
 from tests.fixtures.crash_files import CrashFileSystem
-from tests.fixtures.metadata_stores import stored
 
 ENTRIES = Path(__file__).with_name("entries_before_format_3.json")
 """The entries of a data directory with five starts, the last two of them without the second log directory."""
@@ -30,7 +28,7 @@ class Killed(BaseException):
 
 
 class KilledStore(MemoryMetadataStore):
-    """A store whose process is killed after a number of commits. The commits by which a process begins do not count."""
+    """A store whose process is killed after a number of commits."""
 
     commits = 0
     killed_after: int | None = None
@@ -38,22 +36,10 @@ class KilledStore(MemoryMetadataStore):
     def commit(self, checks: Any, operations: Any) -> Any:
         """Commit, and be killed when it is time."""
         done = super().commit(checks, operations)
-        if any(not each.key.startswith(BROKER_COMMITS) for each in operations):
-            self.commits += 1
-            if self.commits == self.killed_after:
-                raise Killed
+        self.commits += 1
+        if self.commits == self.killed_after:
+            raise Killed
         return done
-
-
-def migrate(store: MemoryMetadataStore) -> None:
-    """Do what a start does until the metadata are carried over."""
-    journal = RecordingJournal()
-    metadata = MetadataWriter(store, 1, bytes(16), journal)
-    metadata.begin()
-    try:
-        carry_over(metadata, journal)
-    finally:
-        metadata.close()
 
 
 def store_with(entries: dict[str, str]) -> KilledStore:
@@ -79,11 +65,7 @@ EPOCH = {"brokers/epoch/1": '{"leader_epoch":4,"format":1}'}
 
 
 def contents(store: MemoryMetadataStore) -> dict[str, Any]:
-    return {
-        entry.key: json.loads(entry.value)
-        for entry in stored(store).values()
-        if not entry.key.startswith(BROKER_COMMITS)
-    }
+    return {entry.key: json.loads(entry.value) for entry in store.list("")}
 
 
 def topic_format_3(topic_id: str, partitions: int) -> dict[str, Any]:
@@ -99,12 +81,12 @@ def topic_format_3(topic_id: str, partitions: int) -> dict[str, Any]:
 def test_topics_directories_and_the_leader_epoch_are_carried_over() -> None:
     before = json.loads(ENTRIES.read_text(encoding="utf-8"))
     store = store_with(before)
-    migrate(store)
+    carry_over(store, RecordingJournal())
     after = contents(store)
     unchanged = {
         key: json.loads(value)
         for key, value in before.items()
-        if not key.startswith(("topics/", "brokers/epoch/", BROKER_COMMITS))
+        if not key.startswith(("topics/", "brokers/epoch/"))
     }
     offsets, late, one, two = (
         json.loads(before[f"topics/{name}"])["topic_id"]
@@ -145,9 +127,9 @@ def test_a_broker_serves_the_topics_that_were_carried_over_in_the_next_leader_ep
 
 def test_a_second_start_changes_nothing() -> None:
     store = store_with(EPOCH | {"topics/t": old_topic(1, 3, ["", "a", "b"])})
-    migrate(store)
+    carry_over(store, RecordingJournal())
     after, commits = contents(store), store.commits
-    migrate(store)
+    carry_over(store, RecordingJournal())
     assert (contents(store), store.commits) == (after, commits)
 
 
@@ -162,35 +144,35 @@ def many_topics() -> dict[str, str]:
 
 def test_a_start_after_a_crash_continues_the_migration() -> None:
     complete = store_with(many_topics())
-    migrate(complete)
+    carry_over(complete, RecordingJournal())
     assert complete.commits > 4
     for killed_after in range(1, complete.commits + 1):
         store = store_with(many_topics())
         store.killed_after = killed_after
         with pytest.raises(Killed):
-            migrate(store)
+            carry_over(store, RecordingJournal())
         half = contents(store)
         assert ("brokers/epoch/1" in half) == (killed_after < complete.commits)
-        migrate(store)
+        carry_over(store, RecordingJournal())
         assert contents(store) == contents(complete)
         assert store.commits == complete.commits, "no commit is repeated"
 
 
 def test_a_start_that_dies_after_each_of_its_commits_carries_everything_over() -> None:
     complete, store = store_with(many_topics()), store_with(many_topics())
-    migrate(complete)
+    carry_over(complete, RecordingJournal())
     for killed_after in range(1, complete.commits + 1):
         store.killed_after = killed_after
         with pytest.raises(Killed):
-            migrate(store)
-    migrate(store)
+            carry_over(store, RecordingJournal())
+    carry_over(store, RecordingJournal())
     assert contents(store) == contents(complete)
 
 
 def test_a_replica_is_placed_only_on_its_own_broker() -> None:
     topic = '{"topic_id":"%s","partitions":[[1],[2],[2,1]],"format":2,"directories":["a","b","c"]}'
     store = store_with(EPOCH | {"topics/t": topic % ("11" * 16)})
-    migrate(store)
+    carry_over(store, RecordingJournal())
     after = contents(store)
     placement = f"brokers/placement/%d/{'11' * 16}"
     assert after[placement % 1]["directories"] == {"a": [0], "c": [2]}
@@ -210,15 +192,15 @@ def test_an_unreadable_topic_is_refused_and_stays_as_it_is(value: str) -> None:
     entries = EPOCH | {"topics/a": old_topic(1, 1), "topics/t": value}
     store = store_with(entries)
     with pytest.raises(StorageError, match="topics/t"):
-        migrate(store)
-    topics = stored(store, "topics/t").values()
-    assert [entry.value.decode() for entry in topics] == [value]
-    assert stored(store, "brokers/epoch/")
+        carry_over(store, RecordingJournal())
+    stored = store.list("topics/t")
+    assert [entry.value.decode() for entry in stored] == [value]
+    assert store.list("brokers/epoch/")
 
 
 def test_a_broker_epoch_that_exists_already_does_not_fall() -> None:
     store = store_with(EPOCH | {"brokers/registration/1": '{"broker_epoch":9,"format":1}'})
-    migrate(store)
+    carry_over(store, RecordingJournal())
     assert contents(store) == {"brokers/registration/1": {"broker_epoch": 9, "format": 1}}
 
 
