@@ -279,6 +279,9 @@ class MetadataStore(Protocol):
 
         For the start of a broker and for commands that change the metadata of a stopped broker. A broker that serves
         never waits.
+
+        Raises:
+            Unavailable: The store cannot be reached.
         """
 
     def get(self, key: str) -> MetadataEntry | None:

@@ -236,8 +236,14 @@ class SimulatedMetadataStore:
         return renewal
 
     def wait(self, deferred: Deferred[T]) -> T:
-        """Run the events of all sessions, also future events, until the deferred is resolved."""
+        """Run the events of all sessions, also future events, until the deferred is resolved.
+
+        Raises:
+            Unavailable: There are no events left.
+        """
         while not deferred.done:
+            if self.timeline.next_deadline_ms is None:
+                raise Unavailable("the store is down")
             self.timeline.run_next()
         return deferred.value
 

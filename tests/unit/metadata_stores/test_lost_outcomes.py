@@ -6,6 +6,7 @@ import sqlite3
 
 import pytest
 
+from headrace.deferred import Deferred
 from headrace.metadata_stores.change_log import KeptChanges
 from headrace.metadata_stores.memory import MemoryMetadata, MemoryMetadataStore
 from headrace.metadata_stores.sessions import Fault, SimulatedMetadataStore, Timeline
@@ -203,6 +204,16 @@ def test_a_broken_connection_makes_the_outcome_of_sent_commits_unknown():
     assert isinstance(store.wait(store.commit([], [Put("later", b"")])), Unavailable)
     clock.run(timeline, 100)
     assert [e.key for e in content.list("")] == ["k0", "k1"], "they were on the way"
+
+
+def test_a_wait_for_a_snapshot_without_a_connection_ends_with_an_error():
+    store, snapshot = SimulatedMetadataStore(), Deferred[MetadataBatch]()
+    store.down = True
+    store.watch(snapshot.resolve)
+    with pytest.raises(Unavailable):
+        store.wait(snapshot)
+    store.down = False
+    assert store.wait(snapshot).snapshot
 
 
 def test_commits_of_a_session_arrive_in_the_order_in_which_they_were_sent():
