@@ -213,7 +213,7 @@ def state_of(harness: BrokerHarness) -> State:
         if topic.is_internal:
             continue
         topics[topic.name] = topic.topic_id.hex()
-        for partition in range(len(topic.partitions)):
+        for partition in range(topic.partitions_count):
             logs[topic.name, partition] = read_log(harness, topic.name, partition)
     return State(topics, logs, {group: committed_by(harness, group) for group in GROUPS})
 

@@ -434,10 +434,9 @@ def fuzz_group_records(chance: Random) -> None:
             list(decode_records(data))
     harness = BrokerHarness(offsets_topic_num_partitions=OFFSETS_PARTITIONS)
     harness.call(FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]))
-    topic = harness.broker.services.topics.get("__consumer_offsets")
-    assert topic is not None
+    partition = harness.broker.services.partitions.require("__consumer_offsets", 0)
     for data in itertools.chain([group_records(chance)], pieces):
-        harness.broker.services.replicas.append(topic.partition(0), data, harness.now_ms)
+        harness.broker.services.replicas.append(partition, data, harness.now_ms)
     harness.sync()
     harness.crash()
     _ask_about_groups(harness)

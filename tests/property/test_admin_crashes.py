@@ -214,8 +214,8 @@ class AdminMachine(RuleBasedStateMachine):
 
     def check(self) -> None:
         topic = self.harness.broker.services.topics.require("t")
-        assert len(topic.partitions) in self.partitions
-        for index, partition in enumerate(topic.partitions):
+        assert topic.partitions_count in self.partitions
+        for index, partition in enumerate(self.harness.broker.services.partitions.of(topic)):
             assert partition is not None
             assert partition.log_start_offset >= self.starts.get(index, 0)
             assert partition.log_start_offset <= partition.high_watermark
@@ -232,7 +232,7 @@ class AdminMachine(RuleBasedStateMachine):
         committed = self.fetched()
         assert committed in self.committed
         # Records that a consumer has read are durable too.
-        self.partitions = {len(topic.partitions)}
+        self.partitions = {topic.partitions_count}
         self.retention = {name: {value} for name, value in found.items()}
         self.committed = {committed}
 

@@ -74,9 +74,9 @@ class History:
 
     def poll(self) -> None:
         chance, connection = self.chance, self.one()
-        topic = self.harness.broker.services.topics.require("t")
+        partitions = self.harness.broker.services.partitions
         wanted = [
-            ("t", index, topic.partition(index).high_watermark)
+            ("t", index, partitions.require("t", index).high_watermark)
             for index in sorted(chance.sample(range(PARTITIONS), chance.randint(1, PARTITIONS)))
         ]
         request = fetch_request(
@@ -125,8 +125,10 @@ class History:
 
     def check(self) -> None:
         broker = self.harness.broker
-        topic = broker.services.topics.require("t")
-        watchers = {each for index in range(PARTITIONS) for each in topic.partition(index).watchers}
+        partitions = broker.services.partitions
+        watchers = {
+            each for index in range(PARTITIONS) for each in partitions.require("t", index).watchers
+        }
         assert len(watchers) == len(self.waiting)
         assert self.waiting.held_bytes == sum(
             FETCH_BYTES + PARTITION_BYTES * each.partitions_count for each in watchers

@@ -224,7 +224,7 @@ class Harness:
         self.read()
         if not self.deletes:
             return
-        partition = self.broker.services.topics.require(TOPIC).partition(0)
+        partition = self.broker.services.partitions.require(TOPIC, 0)
         self.broker.services.deletion.delete_records({partition: self.position}, self.now_ms)
 
     def restart(self) -> None:
@@ -243,7 +243,7 @@ class Harness:
         self.now_ms += LONGEST_MS + 1
         self.harness.now_ms = self.now_ms
         partition, deliveries = (
-            self.broker.services.topics.require(TOPIC).partition(0),
+            self.broker.services.partitions.require(TOPIC, 0),
             self.broker.services.deliveries,
         )
         for _ in range(1000):

@@ -144,7 +144,7 @@ class Harness:
 
     def read(self) -> dict[int, Record]:
         found: dict[int, Record] = {}
-        partition = self.harness.broker.services.topics.require("t").partition(0)
+        partition = self.harness.broker.services.partitions.require("t", 0)
         offset = partition.log_start_offset
         while offset < partition.high_watermark:
             part = self.harness.fetch("t", offset)
@@ -163,7 +163,7 @@ class Harness:
         topics = [ListOffsetsTopic(name="t", partitions=rows)]
         part = self.harness.call(ListOffsetsRequest(topics=topics)).topics[0].partitions[0]
         assert part.error_code == 0
-        end = self.harness.broker.services.topics.require("t").partition(0).high_watermark
+        end = self.harness.broker.services.partitions.require("t", 0).high_watermark
         assert -1 <= part.offset <= end
 
     def check(self) -> None:
@@ -252,7 +252,7 @@ def test_a_batch_kept_for_ever_has_the_time_of_its_newest_record_after_each_roun
     for _ in range(3):  # the first round moves the base timestamp, the next ones drop `last`
         world.produce(edge_batch(b"zoe", b"yann"))
         world.harness.advance(HOUR_MS)
-    log = world.harness.broker.services.topics.require("t").partition(0).log
+    log = world.harness.broker.services.partitions.require("t", 0).log
     newest: dict[int, int] = {}
     for segment in log.segments.all:
         for batch in segment.walk(0, segment.size):

@@ -70,8 +70,6 @@ class Harness:
             self.now_ms,
         )
         assert not manager.failed, manager.failed
-        for log in manager.logs.values():  # as the leader of a partition without other replicas
-            log.advance_high_watermark(log.synced_offset)
         self.manager = manager
         return manager
 

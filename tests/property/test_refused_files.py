@@ -133,7 +133,7 @@ class Harness:
             self.kept[name] = []
 
     def delete_records(self, name: str) -> None:
-        log = self.harness.broker.services.topics.require(name).partition(0).log
+        log = self.harness.broker.services.partitions.require(name, 0).log
         offset = log.high_watermark // 2
         rows = [DeleteRecordsPartition(partition_index=0, offset=offset)]
         topics = [DeleteRecordsTopic(name=name, partitions=rows)]
@@ -186,16 +186,14 @@ class Harness:
 
     def values(self, topic: str) -> list[bytes]:
         found: list[bytes] = []
-        offset = (
-            self.harness.broker.services.topics.require(topic).partition(0).log.log_start_offset
-        )
+        offset = self.harness.broker.services.partitions.require(topic, 0).log.log_start_offset
         while True:
             part = self.harness.fetch(topic, offset)
             assert part.error_code == 0, part.error_code
             data = bytes(part.records or b"")
             records = [record for record in read_records(data) if record.offset >= offset]
             if not records:
-                partition = self.harness.broker.services.topics.require(topic).partition(0)
+                partition = self.harness.broker.services.partitions.require(topic, 0)
                 if offset >= partition.high_watermark or not data:
                     return found
                 offset += 1

@@ -431,4 +431,4 @@ class Checker:
 
 
 def _log(broker: Broker, name: TopicPartition) -> PartitionLog:
-    return broker.services.topics.require(name.topic).partition(name.partition).log
+    return broker.services.partitions.require(name.topic, name.partition).log

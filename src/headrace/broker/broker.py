@@ -114,7 +114,7 @@ class Broker:
         services.time.now_ms = now_ms
         topics, groups = services.topics, services.offsets_topic
         topics.load(now_ms)
-        services.deliveries.load(topics, now_ms)
+        services.deliveries.load(topics, services.partitions, now_ms)
         load_at_start(groups.loading, groups.begin_all(), services.transactions.begin_all())
         self._groups_are_served = True
         if not self._in_memory:

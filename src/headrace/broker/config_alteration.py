@@ -22,7 +22,7 @@ from headrace.broker.services import Services
 from headrace.broker.topic_names import check_topic_name
 from headrace.broker.waiting.steps import CHECK_COST, CREATION_COST, Work
 from headrace.config.broker import dynamic_option
-from headrace.config.group import ATTACHMENTS_PREFIX, DEFAULT_ASSIGNOR, group_option
+from headrace.config.group import DEFAULT_ASSIGNOR, group_option
 from headrace.config.options import Option, render_value, unknown_key
 from headrace.config.resources import ConfigResourceType
 from headrace.config.topic import TOPIC_OPTIONS, UNSUPPORTED_TOPIC_OPTIONS
@@ -67,7 +67,7 @@ def alter_all(
             services.permissions.authorize_configs(
                 context, acls.Operation.ALTER_CONFIGS, resource.type, resource.name
             )
-            _alter(services, resource, validate_only=validate_only, now_ms=context.now_ms)
+            _alter(services, resource, validate_only=validate_only)
         except ApiError as error:
             code, message = error.code, error.message
         responses.append(respond(resource, code, message))
@@ -83,14 +83,14 @@ def _check_request(services: Services, number: int, mentions: int) -> None:
         raise ApiError(ErrorCode.POLICY_VIOLATION, "too many resources in one request")
 
 
-def _alter(services: Services, resource: Resource, *, validate_only: bool, now_ms: int) -> None:
+def _alter(services: Services, resource: Resource, *, validate_only: bool) -> None:
     _check_names(resource.changes)
     if resource.type == ConfigResourceType.TOPIC:
         _alter_topic(services, resource, validate_only=validate_only)
     elif resource.type == ConfigResourceType.BROKER:
         _alter_broker(services, resource, validate_only=validate_only)
     elif resource.type == ConfigResourceType.GROUP:
-        _alter_group(services, resource, validate_only=validate_only, now_ms=now_ms)
+        _alter_group(services, resource, validate_only=validate_only)
     elif resource.type == ConfigResourceType.BROKER_LOGGER and not resource.replaces:
         services.settings.require_this_broker(resource.name)
         services.settings.loggers.alter(resource.changes, validate_only=validate_only)
@@ -150,9 +150,7 @@ def _alter_broker(services: Services, resource: Resource, *, validate_only: bool
         change_settings(services, settings, all_brokers=all_brokers)
 
 
-def _alter_group(
-    services: Services, resource: Resource, *, validate_only: bool, now_ms: int
-) -> None:
+def _alter_group(services: Services, resource: Resource, *, validate_only: bool) -> None:
     check_group_name(resource.name)
     present = services.group_settings.get(resource.name)
     before: Mapping[str, str] = {} if resource.replaces else present
@@ -168,14 +166,6 @@ def _alter_group(
         )
     if not validate_only and settings != present:
         services.group_settings.change(resource.name, settings)
-        if any(
-            settings.get(name) != present.get(name)
-            for name in {*settings, *present}
-            if name.startswith(ATTACHMENTS_PREFIX)
-        ):
-            services.groups.rebalance(
-                resource.name, "what the group is attached to changed", now_ms
-            )
 
 
 def check_settings(services: Services, settings: Mapping[str, str], *, all_brokers: bool) -> None:
@@ -200,6 +190,4 @@ def change_settings(services: Services, settings: Mapping[str, str], *, all_brok
         ApiError: A setting is invalid, or the metadata store could not store the settings.
     """
     check_settings(services, settings, all_brokers=all_brokers)
-    services.settings.change(
-        settings, services.topics.broker_config_changed, all_brokers=all_brokers
-    )
+    services.settings.change(settings, all_brokers=all_brokers)

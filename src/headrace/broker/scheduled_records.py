@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from headrace.broker.partitions.local_partitions import LocalPartitions
 from headrace.broker.partitions.topics import Topics
 from headrace.broker.replication.partition import Partition
 from headrace.broker.replication.partition_loader import PartitionLoader
@@ -82,10 +83,10 @@ class Deliveries:
         self._reported = 0
         """The number of pending records in the last log event."""
 
-    def load(self, topics: Topics, now_ms: int) -> None:
+    def load(self, topics: Topics, partitions: LocalPartitions, now_ms: int) -> None:
         """Open the existing schedules."""
         for topic in topics:
-            for partition in topic.partitions:
+            for partition in partitions.of(topic):
                 if partition is not None:
                     companion = self._loader.companion(partition, now_ms, create=False)
                     if companion is not None:

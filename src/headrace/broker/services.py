@@ -31,6 +31,7 @@ from headrace.broker.log_dirs.log_dirs import UnusableDirectory, open_log_dirs
 from headrace.broker.metadata.identity import load_cluster_id, register
 from headrace.broker.metadata.metadata_writer import MetadataWriter
 from headrace.broker.metadata.migration import carry_over
+from headrace.broker.partitions.local_partitions import LocalPartitions
 from headrace.broker.partitions.partition_deletion import PartitionDeletion
 from headrace.broker.partitions.topic import CheckConfig
 from headrace.broker.partitions.topics import Topics
@@ -112,6 +113,7 @@ class Services:
         replicas: The partitions as replicas: append, high watermark.
         loader: Opens partitions.
         deletion: Deletes partitions and records.
+        partitions: The partitions that this broker serves, by topic.
         topics: The topics.
         deliveries: The schedules of scheduled records.
         group_settings: The configurations of groups.
@@ -145,6 +147,7 @@ class Services:
     replicas: Replicas
     loader: PartitionLoader
     deletion: PartitionDeletion
+    partitions: LocalPartitions
     topics: Topics
     deliveries: Deliveries
     group_settings: StoredGroupSettings
@@ -163,14 +166,12 @@ def open_services(static: BrokerConfig, environment: Environment, apis: Advertis
         StorageError: Something stored cannot be read, or belongs to another broker.
     """
     entropy, journal, time = environment.entropy, environment.journal, LatestTime()
-    carry_over(environment.metadata, journal)
     stored = _load_stored(static, environment)
     config = stored.settings.config
-    cluster_id = load_cluster_id(environment.metadata, entropy)
+    cluster_id = load_cluster_id(stored.metadata, entropy)
     parts = _open_partitions(config, environment, stored, cluster_id)
-    replicas, topics = parts.replicas, parts.topics
-    groups = _make_groups(environment, stored, parts)
-    producer_ids = ProducerIds(stored.metadata)
+    replicas = parts.replicas
+    groups = _make_groups(environment, stored, parts, time)
     return Services(
         settings=stored.settings,
         journal=journal,
@@ -178,7 +179,7 @@ def open_services(static: BrokerConfig, environment: Environment, apis: Advertis
         metadata=stored.metadata,
         apis=apis,
         cluster_id=cluster_id,
-        broker_epoch=register(environment.metadata, config.broker_id),
+        broker_epoch=register(stored.metadata, config.broker_id),
         endpoints=stored.endpoints,
         audit=stored.audit,
         authenticator=stored.authenticator,
@@ -196,22 +197,14 @@ def open_services(static: BrokerConfig, environment: Environment, apis: Advertis
         replicas=replicas,
         loader=parts.loader,
         deletion=parts.deletion,
-        topics=topics,
+        partitions=parts.partitions,
+        topics=parts.topics,
         deliveries=Deliveries(replicas, parts.loader, journal),
         group_settings=stored.group_settings,
         groups=groups,
-        offsets_topic=_make_offsets_topic(stored, topics, groups, time, journal),
-        producer_ids=producer_ids,
-        transactions=Transactions(
-            config,
-            topics,
-            replicas,
-            groups,
-            allocate_producer_id=producer_ids.allocate,
-            steps=stored.steps,
-            time=time,
-            journal=journal,
-        ),
+        offsets_topic=_make_offsets_topic(stored, parts, groups, time, journal),
+        producer_ids=stored.producer_ids,
+        transactions=_make_transactions(stored, parts, groups, time, journal),
     )
 
 
@@ -221,10 +214,40 @@ def _make_throttling(static: BrokerConfig, stored: _Stored, time: LatestTime) ->
 
 
 def _make_offsets_topic(
-    stored: _Stored, topics: Topics, groups: GroupCoordinator, time: LatestTime, journal: Journal
+    stored: _Stored,
+    parts: _Partitions,
+    groups: GroupCoordinator,
+    time: LatestTime,
+    journal: Journal,
 ) -> OffsetsTopic:
     return OffsetsTopic(
-        stored.settings, topics, groups, steps=stored.steps, time=time, journal=journal
+        stored.settings,
+        parts.topics,
+        parts.partitions,
+        groups,
+        steps=stored.steps,
+        time=time,
+        journal=journal,
+    )
+
+
+def _make_transactions(
+    stored: _Stored,
+    parts: _Partitions,
+    groups: GroupCoordinator,
+    time: LatestTime,
+    journal: Journal,
+) -> Transactions:
+    return Transactions(
+        stored.settings.config,
+        parts.topics,
+        parts.partitions,
+        parts.replicas,
+        groups,
+        allocate_producer_id=stored.producer_ids.allocate,
+        steps=stored.steps,
+        time=time,
+        journal=journal,
     )
 
 
@@ -241,6 +264,7 @@ class _Stored(NamedTuple):
     credentials: ScramCredentials
     authenticator: Authenticator
     group_settings: StoredGroupSettings
+    producer_ids: ProducerIds
     endpoints: Endpoints
 
 
@@ -262,9 +286,11 @@ def _load_stored(static: BrokerConfig, environment: Environment) -> _Stored:
             static, credentials, purgatory, entropy=entropy, journal=journal, audit=audit
         ),
         group_settings=StoredGroupSettings(metadata, journal),
+        producer_ids=ProducerIds(metadata),
         endpoints=Endpoints(static.advertised_listeners),
     )
     metadata.begin()
+    carry_over(metadata, journal)
     stored.settings.load()
     quotas.load()
     credentials.load()
@@ -279,6 +305,7 @@ class _Partitions(NamedTuple):
     replicas: Replicas
     loader: PartitionLoader
     deletion: PartitionDeletion
+    partitions: LocalPartitions
     topics: Topics
 
 
@@ -290,7 +317,7 @@ def _open_partitions(
         environment.files,
         environment.further,
         config,
-        metadata=environment.metadata,
+        metadata=stored.metadata,
         entropy=entropy,
         journal=journal,
         cluster_id=cluster_id,
@@ -300,10 +327,12 @@ def _open_partitions(
     )
     replicas = Replicas(LogStore(dirs, journal))
     loader, deletion = PartitionLoader(config, replicas, journal), PartitionDeletion(replicas)
+    partitions = LocalPartitions(config.broker_id, replicas)
     topics = Topics(
         config,
         stored.metadata,
         replicas=replicas,
+        local=partitions,
         loader=loader,
         deletion=deletion,
         entropy=entropy,
@@ -311,17 +340,25 @@ def _open_partitions(
         steps=stored.steps,
         check=environment.check_topic_config,
     )
-    return _Partitions(replicas, loader, deletion, topics)
+    stored.settings.check = topics.check_defaults
+    stored.settings.on_change = topics.broker_config_changed
+    return _Partitions(replicas, loader, deletion, partitions, topics)
 
 
-def _make_groups(environment: Environment, stored: _Stored, parts: _Partitions) -> GroupCoordinator:
+def _make_groups(
+    environment: Environment, stored: _Stored, parts: _Partitions, time: LatestTime
+) -> GroupCoordinator:
     settings, group_settings, journal = stored.settings, stored.group_settings, environment.journal
-    return GroupCoordinator(
+    groups = GroupCoordinator(
         GroupConfig.from_broker(settings.config),
-        InternalLog(OFFSETS_TOPIC, parts.topics, parts.replicas),
+        InternalLog(OFFSETS_TOPIC, parts.topics, parts.partitions, parts.replicas),
         entropy=environment.entropy,
         journal=journal,
         topics=GroupTopics(parts.topics, stored.authorizer, journal, stored.steps),
         assignors=load_assignors(settings.config.group_consumer_assignors),
         times=lambda group: consumer_times(group_settings.get(group), settings.config),
     )
+    stored.group_settings.on_attachment = lambda group: groups.rebalance(
+        group, "what the group is attached to changed", time.now_ms
+    )
+    return groups

@@ -191,10 +191,11 @@ class BrokerRuntime:
 
     def share_partitioner(self, topic: str, named: Named, new: Partitioner) -> Partitioner:
         """Return the partitioner that all producers of this process share for a topic; `new` if it has no state."""
-        found = self.broker.services.topics.get(topic)
+        services = self.broker.services
+        found = services.topics.get(topic)
         if self._partitioners is None or found is None:  # the record may create the topic
             return new
-        return self._partitioners.share(found, named, new)
+        return self._partitioners.share(found, services.partitions, named, new)
 
     def pump(self) -> int | None:
         """Perform all due work of the clients and of the broker.

@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from headrace.broker.partitions.local_partitions import LocalPartitions
 from headrace.broker.partitions.topic import Topic
 from headrace.broker.partitions.topics import Topics
 from headrace.clients.partitioners import Partitioner
@@ -41,11 +42,14 @@ class TopicPartitioners:
         self._store = store
         self._shared: dict[bytes, tuple[Named, Partitioner]] = {}
 
-    def share(self, topic: Topic, named: Named, new: Partitioner) -> Partitioner:
+    def share(
+        self, topic: Topic, partitions: LocalPartitions, named: Named, new: Partitioner
+    ) -> Partitioner:
         """Return the partitioner of a topic.
 
         Args:
             topic: The topic.
+            partitions: The partitions of all topics.
             named: The name and the parameters of the partitioner, from the topic's metadata.
             new: A new partitioner, which is used if the topic has none yet.
 
@@ -62,7 +66,8 @@ class TopicPartitioners:
         if kept is not None:
             load(kept)
         elif hasattr(new, "begin"):
-            new.begin(sum(each.log.log_end_offset for each in topic.partitions if each is not None))
+            served = filter(None, partitions.of(topic))
+            new.begin(sum(each.log.log_end_offset for each in served))
         self._shared[topic.topic_id] = named, new
         return new
 

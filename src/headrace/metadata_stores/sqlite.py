@@ -224,8 +224,10 @@ class SqliteMetadataStore:
         version = self.version + 1
         with self._transaction():
             for index, check in enumerate(checks):
-                entry = self.get(check.key)
-                if not holds(check, entry.version if entry is not None else None):
+                row = self._connection.execute(
+                    "SELECT version FROM entries WHERE key = ?", (check.key,)
+                ).fetchone()
+                if not holds(check, None if row is None else row[0]):
                     raise Conflict(index)
             change = self._write(operations, version)
             self._log(change, version)

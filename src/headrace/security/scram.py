@@ -300,6 +300,8 @@ class ScramServer:
         client_key = _xor(proof, signature) if len(proof) == scram.size else signature
         if not hmac.compare_digest(scram.hash(client_key), credential.stored_key):
             raise SaslError("unknown user or wrong password")
+        if self._find(self.user) != credential:
+            raise SaslError("the password was changed during the exchange")
         self.done = True
         verifier = scram.hmac(credential.server_key, auth_message)
         return b"v=" + base64.b64encode(verifier)

@@ -262,7 +262,8 @@ class Broker(EmbeddedBroker):
             ApiError: UNKNOWN_TOPIC_OR_PARTITION, if the topic does not exist.
         """
         with self._runtime.condition:
-            partitions = self._core.services.topics.require(topic).partitions
+            services = self._core.services
+            partitions = services.partitions.of(services.topics.require(topic))
             ranges = [
                 (index, each.log_start_offset, each.high_watermark - each.log_start_offset)
                 for index, each in enumerate(partitions)

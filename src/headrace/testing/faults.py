@@ -188,10 +188,11 @@ class Faults(fault_list.FaultList[Exchange, Reply]):
             ApiError: UNKNOWN_TOPIC_OR_PARTITION, if the topic or the partition does not exist.
         """
         with self._condition:
-            found = self._core.services.topics.require(topic)
-            if partition is not None and not 0 <= partition < len(found.partitions):
+            services = self._core.services
+            found = services.topics.require(topic)
+            if partition is not None and not 0 <= partition < found.partitions_count:
                 raise UnknownTopicOrPartitionError(f"{topic} has no partition {partition}")
-            for index, moved in enumerate(found.partitions):
+            for index, moved in enumerate(services.partitions.of(found)):
                 if moved is not None and partition in {None, index}:
                     moved.leader_epoch += 1
                     self._moved[moved.topic_partition] = set()

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from headrace.broker.broker import Broker as CoreBroker
 from headrace.clients.flows.classic_group import CONSUMER_PROTOCOL_TYPE, decode_assignment
-from headrace.errors import ProtocolError
+from headrace.errors import ApiError, ProtocolError
 from headrace.protocol.messages import consumer_group_describe
 from headrace.protocol.messages.describe_groups import DescribedGroup, DescribedGroupMember
 from headrace.protocol.messages.offset_fetch import OffsetFetchRequestGroup
@@ -116,7 +116,7 @@ def view_group(core: CoreBroker, group: str, topic: str | None, now_ms: int) -> 
     partitions = set(committed).union(*(member.assigned for member in described.members))
     if topic is not None:
         found = core.services.topics.get(topic)
-        count = 0 if found is None else len(found.partitions)
+        count = 0 if found is None else found.partitions_count
         partitions = {TopicPartition(topic, index) for index in range(count)}
     return GroupView(
         described.state,
@@ -129,7 +129,7 @@ def view_group(core: CoreBroker, group: str, topic: str | None, now_ms: int) -> 
 def record_count(core: CoreBroker, topic: str) -> int:
     """Return the number of readable records in all partitions of a topic."""
     found = core.services.topics.get(topic)
-    partitions = [] if found is None else found.partitions
+    partitions = () if found is None else core.services.partitions.of(found)
     return sum(each.high_watermark - each.log_start_offset for each in partitions if each)
 
 
@@ -143,11 +143,9 @@ def _assigned(described: DescribedGroup, member: DescribedGroupMember) -> frozen
 
 
 def _lag(core: CoreBroker, where: TopicPartition, committed: int | None) -> int:
-    topic = core.services.topics.get(where.topic)
-    if topic is None or not where.partition < len(topic.partitions):
-        return 0
-    partition = topic.partitions[where.partition]
-    if partition is None:
+    try:
+        partition = core.services.partitions.require(where.topic, where.partition)
+    except ApiError:
         return 0
     begin = partition.log_start_offset
     return partition.high_watermark - max(begin, begin if committed is None else committed)

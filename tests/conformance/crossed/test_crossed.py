@@ -140,9 +140,9 @@ def test_every_reader_returns_the_records_of_every_writer(
 
 def _codecs(broker: Broker, topic: str) -> set[str]:
     """Return the codecs of the batches in a topic."""
-    found = broker._core.services.topics.require(topic)
+    services = broker._core.services
     names = set()
-    for partition in found.partitions:
+    for partition in services.partitions.of(services.topics.require(topic)):
         assert partition is not None
         log = partition.log
         offset = log.log_start_offset

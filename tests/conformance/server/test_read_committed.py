@@ -65,7 +65,7 @@ class Scenario:
             timestamp=NOW_MS,
         )
         self._sequences[producer_id] += 1
-        partition = harness.broker.services.topics.require(TOPIC).partition(0)
+        partition = harness.broker.services.partitions.require(TOPIC, 0)
         harness.broker.services.replicas.append(partition, records, harness.now_ms)
         outcome = self.is_open.setdefault(producer_id, [None])
         self.batches.append((value, outcome))

@@ -158,7 +158,7 @@ def test_a_fixture_with_parameters_leaves_nothing_to_its_next_one(pytester) -> N
             assert headrace_broker.topics() == ["parametrized"]
 
         def test_second(headrace_broker, topic):
-            assert len(headrace_broker._core.services.topics.require("parametrized").partitions) == topic
+            assert headrace_broker._core.services.topics.require("parametrized").partitions_count == topic
         """
     )
     assert outcomes(pytester) == {"passed": 4}

@@ -391,7 +391,7 @@ class History:
         """Add a partition to a topic."""
         topic = self.harness.broker.services.topics.get(name)
         assert topic is not None
-        count = len(topic.partitions) + 1
+        count = topic.partitions_count + 1
         grown = CreatePartitionsTopic(name=name, count=count, assignments=None)
         response = self.call(CreatePartitionsRequest(topics=[grown], timeout_ms=1000))
         assert response.results[0].error_code == ErrorCode.NONE, response

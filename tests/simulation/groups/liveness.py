@@ -164,7 +164,7 @@ class Liveness:
             (topic.name, index)
             for topic in map(self.history.harness.broker.services.topics.get, names)
             if topic is not None
-            for index in range(len(topic.partitions))
+            for index in range(topic.partitions_count)
         }
 
     # --- transactions ---

@@ -117,7 +117,7 @@ class ClassicMember:
         given: dict[str, list[Partition]] = {member.member_id: [] for member in members}
         for name, several in wanted.items():
             known = self._harness.broker.services.topics.get(name)
-            for index in range(len(known.partitions) if known is not None else 0):
+            for index in range(known.partitions_count if known is not None else 0):
                 given[several[index % len(several)]].append((name, index))
         return given
 

@@ -26,6 +26,7 @@ from headrace.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from tests.fixtures.broker_harness import BrokerHarness, batch, produce_request
+from tests.fixtures.metadata_stores import stored
 
 TOPIC, BROKER = 2, 4
 SET, DELETE, APPEND, SUBTRACT = range(4)
@@ -408,19 +409,15 @@ def test_unsupported_kafka_settings_are_refused_with_a_reason(harness):
 
 
 def test_silent_producers_are_forgotten_after_the_new_time(harness):
-    assert (
-        harness.broker.services.topics.require("t")
-        .partition(0)
-        .log.config.producer_id_expiration_ms
-    )
+    log = harness.broker.services.partitions.require("t", 0).log
+    assert log.config.producer_id_expiration_ms != 1234
     change(harness, ("producer.id.expiration.ms", "1234"), kind=BROKER, name="")
-    log = harness.broker.services.topics.require("t").partition(0).log
     assert log.config.producer_id_expiration_ms == 1234
 
 
 def test_a_stored_setting_that_is_no_longer_acceptable_is_an_error(harness):
     change(harness, ("log.retention.ms", "77"), kind=BROKER, name="")
-    entry = harness.metadata.get("config/broker/default")
+    entry = stored(harness.metadata)["config/broker/default"]
     bad = entry.value.replace(b"log.retention.ms", b"log.retention.xs")
     harness.metadata.commit([], [Put(entry.key, bad)])
     with pytest.raises(StorageError, match="config/broker"):
@@ -451,10 +448,10 @@ def test_settings_that_could_not_be_stored_are_not_in_force(harness, kind, name)
 
 
 def test_the_same_settings_again_are_not_written_again(harness):
-    before = harness.metadata.get("brokers/commit/1")
+    before = stored(harness.metadata).get("brokers/commit/1")
     assert change(harness, ("retention.ms", "1000")) == ErrorCode.NONE
     assert change(harness, ("log.roll.ms", None, DELETE), kind=BROKER, name="") == ErrorCode.NONE
-    assert harness.metadata.get("brokers/commit/1") == before
+    assert stored(harness.metadata).get("brokers/commit/1") == before
 
 
 def test_batches_in_flight_are_not_disturbed(harness):

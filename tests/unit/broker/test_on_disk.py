@@ -101,7 +101,7 @@ def test_with_durability_os_commits_of_groups_are_synced_all_the_same(disk: Disk
     assert harness.sync()
     assert pending.response.topics[0].partitions[0].error_code == ErrorCode.NONE
     # The records of the topic neither waited for a sync of another topic nor took part in it.
-    assert harness.broker.services.topics.require("t").partition(0).log.synced_offset == 0
+    assert harness.broker.services.partitions.require("t", 0).log.synced_offset == 0
 
 
 def test_a_deletion_of_a_topic_removes_its_directory_and_completes_waiting_requests(disk: Disk):
@@ -126,7 +126,7 @@ def test_a_disk_that_refuses_is_the_end(disk: Disk):
     harness = disk.open()
     harness.create_topic("t")
     harness.produce("t", b"a")
-    log = harness.broker.services.topics.require("t").partition(0).log
+    log = harness.broker.services.partitions.require("t", 0).log
     waiting = harness.send(produce_request("t", 0, batch(b"b")))
     harness.sync(OSError(28, "No space left on device"))
     assert log.failure is not None

@@ -28,6 +28,7 @@ from tests.fixtures.broker_harness import (
     produce_request,
     values,
 )
+from tests.fixtures.metadata_stores import stored
 
 
 @pytest.fixture(params=["restart", "crash"])
@@ -98,14 +99,14 @@ def test_a_topic_takes_the_stored_leader_epochs_of_its_partitions_with_it():
     registration = b'{"broker_epoch":-1,"format":1}'
     harness.metadata.commit([], [Put("brokers/registration/1", registration)])
     harness.restart()
-    assert len(harness.metadata.list("state/")) == 200
+    assert len(stored(harness.metadata, "state/")) == 200
     harness.restart()
     assert leader_epoch(harness) == 2
     harness.send(DeleteTopicsRequest(topics=[DeleteTopicState(name="t", topic_id=bytes(16))]))
     while harness.step():
         pass
-    assert not harness.metadata.list("state/")
-    assert not harness.metadata.list("deleted/")
+    assert not stored(harness.metadata, "state/")
+    assert not stored(harness.metadata, "deleted/")
 
 
 def test_a_data_directory_of_another_cluster_is_refused():
@@ -239,7 +240,7 @@ def test_the_number_of_offsets_partitions_is_fixed_at_creation(again):
     commit(harness, 5)
     harness.sync()
     again(harness, offsets_topic_num_partitions=7)
-    assert len(harness.broker.services.topics.require("__consumer_offsets").partitions) == 3
+    assert harness.broker.services.topics.require("__consumer_offsets").partitions_count == 3
     assert committed(harness) == 5
 
 

@@ -98,7 +98,7 @@ class Harness(BrokerHarness):
 
     @property
     def partition(self) -> Partition:
-        return self.broker.services.topics.require("later").partition(0)
+        return self.broker.services.partitions.require("later", 0)
 
     @property
     def pending(self) -> int:
@@ -448,7 +448,7 @@ def test_the_schedule_deletes_delivered_records() -> None:
         harness.put(*(delayed(b"x" * 1000, 10) for _ in range(100)))
         harness.pass_time(200_000)
     companion = harness.broker.services.loader.companion(
-        harness.broker.services.topics.require("later").partition(0), harness.now_ms, create=False
+        harness.broker.services.partitions.require("later", 0), harness.now_ms, create=False
     )
     assert companion is not None
     assert companion.log.log_start_offset > 300
@@ -465,7 +465,7 @@ def put_into(harness: Harness, topic: str, *entries: tuple[bytes, Headers], **op
 
 def waiting_in(harness: Harness, topic: str) -> int:
     return harness.broker.services.deliveries.pending(
-        harness.broker.services.topics.require(topic).partition(0)
+        harness.broker.services.partitions.require(topic, 0)
     )
 
 
@@ -764,14 +764,14 @@ def test_a_damaged_schedule_deletes_no_records_and_accepts_no_retry(
         harness.crash()
         again = harness.put(delayed(b"a", 10), **IDENTITY)
         assert again.error_code == ErrorCode.KAFKA_STORAGE_ERROR
-    assert harness.broker.services.topics.require("later").partition(0).log.keep_from == 0
+    assert harness.broker.services.partitions.require("later", 0).log.keep_from == 0
     assert told(harness) == (-1, -1)
     lines = [fields for _, event, fields in harness.journal.lines if event == "schedule_not_served"]
     assert any("nothing of the partition is deleted" in str(line["reason"]) for line in lines)
     harness.crash()
     assert harness.put(delayed(b"a", 10), **IDENTITY).error_code == ErrorCode.NONE
     harness.pass_time(100_000)
-    assert harness.broker.services.topics.require("later").partition(0).log.keep_from > 0
+    assert harness.broker.services.partitions.require("later", 0).log.keep_from > 0
     assert harness.values() == [b"a"]
 
 
@@ -782,9 +782,7 @@ def test_the_due_records_of_many_partitions_are_delivered_in_several_ticks(
     monkeypatch.setattr("headrace.core.scheduled.schedule.RELEASE_RECORDS", 2)
     harness = Harness()
     harness.create_topic("many", partitions=8, headrace_delay_enable="true")
-    partitions = [
-        harness.broker.services.topics.require("many").partition(index) for index in range(8)
-    ]
+    partitions = [harness.broker.services.partitions.require("many", index) for index in range(8)]
     for index in range(8):
         entries = [delayed(b"x", 1000)] * (60 if index < 2 else 3)
         harness.call(produce_request("many", index, records(*entries)))

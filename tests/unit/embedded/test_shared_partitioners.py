@@ -14,6 +14,7 @@ from headrace.clients.producer.blocking import Producer
 from headrace.embedded.broker import Broker
 from headrace.embedded.shared_partitioners import PARTITIONERS
 from headrace.types import TopicPartition
+from tests.fixtures.metadata_stores import stored
 
 
 class Alternating:
@@ -111,7 +112,7 @@ def test_the_stored_state_is_deleted_with_its_topic_and_its_partitioner(tmp_path
         broker.create_topic("t", 3, partitioner="alternating")
         assert send(broker, 1) == [0]
     with Broker(tmp_path) as broker:
-        assert len(broker._stores.metadata.list(PARTITIONERS)) == 1
+        assert len(stored(broker._stores.metadata, PARTITIONERS)) == 1
         broker.alter_configs("t", {"headrace.partitioner": "round_robin"})
         assert send(broker, 2) == [1, 2]
         broker.delete_topic("t")
@@ -119,13 +120,13 @@ def test_the_stored_state_is_deleted_with_its_topic_and_its_partitioner(tmp_path
         with Producer(broker) as producer:
             assert producer.send("t", b"x").result().partition == 0
     with Broker(tmp_path) as broker:
-        assert len(broker._stores.metadata.list(PARTITIONERS)) == 1
+        assert len(stored(broker._stores.metadata, PARTITIONERS)) == 1
         broker.delete_topic("t")
         broker.create_topic("other", partitioner="round_robin")
         broker.publish("other", b"x")
         broker.delete_topic("other")
     with Broker(tmp_path) as broker:
-        assert not broker._stores.metadata.list(PARTITIONERS)
+        assert not stored(broker._stores.metadata, PARTITIONERS)
 
 
 def test_a_strategy_that_cannot_be_dumped_does_not_keep_a_broker_from_closing(

@@ -360,7 +360,7 @@ def guarded() -> BrokerHarness:
 def test_cve_2018_1288_a_client_is_no_replica(guarded: BrokerHarness, replica_id: int) -> None:
     """A Fetch that claims to come from a follower gets no records, and the high watermark stays."""
     allow(guarded, "alice", Operation.ALL, "orders")
-    before = guarded.broker.services.topics.require("orders").partition(0).high_watermark
+    before = guarded.broker.services.partitions.require("orders", 0).high_watermark
     request = fetch_request(("orders", 0, 99), replica_id=replica_id, max_wait_ms=0)
     response = guarded.call(request, session=of("alice"))
     partition = response.responses[0].partitions[0]
@@ -369,7 +369,7 @@ def test_cve_2018_1288_a_client_is_no_replica(guarded: BrokerHarness, replica_id
         ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     }
     assert not partition.records
-    assert guarded.broker.services.topics.require("orders").partition(0).high_watermark == before
+    assert guarded.broker.services.partitions.require("orders", 0).high_watermark == before
 
 
 def transactional(records: bytes) -> bytes:
@@ -391,7 +391,7 @@ def test_cve_2018_17196_the_batch_decides_which_permission_is_checked(
         return int(response.responses[0].partition_responses[0].error_code)
 
     idempotent = batch(b"x", producer_id=7, producer_epoch=0, base_sequence=0)
-    end = guarded.broker.services.topics.require("orders").partition(0).high_watermark
+    end = guarded.broker.services.partitions.require("orders", 0).high_watermark
     assert code("nobody", batch(b"x")) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
     assert code("nobody", idempotent) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
     denied = guarded.call(InitProducerIdRequest(transactional_id=None), session=of("nobody"))
@@ -402,7 +402,7 @@ def test_cve_2018_17196_the_batch_decides_which_permission_is_checked(
     assert code("writer", batch(b"x"), transactional_id="t") == refusal
     named = InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=1000)
     assert guarded.call(named, session=of("writer")).error_code == refusal
-    assert guarded.broker.services.topics.require("orders").partition(0).high_watermark == end
+    assert guarded.broker.services.partitions.require("orders", 0).high_watermark == end
     # A user with permission to write to a topic may write idempotently.
     assert code("writer", idempotent) == 0
 

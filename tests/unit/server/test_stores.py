@@ -12,13 +12,14 @@ from headrace.core.meta_properties import META_FILE
 from headrace.errors import ConfigError, StorageError
 from headrace.server.stores import open_stores
 from headrace.storage.os_files import OsFileSystem
+from tests.fixtures.metadata_stores import stored
 
 
 def test_without_directories_everything_is_in_memory() -> None:
     stores = open_stores([])
     assert stores.files.describe().in_memory
     assert not stores.further
-    assert stores.metadata.list("") == []
+    assert stored(stores.metadata) == {}
 
 
 def test_every_directory_is_locked_and_the_first_has_the_metadata(tmp_path: Path) -> None:

@@ -37,4 +37,4 @@ def test_logs_that_are_due_are_written_out_at_the_next_tick_of_the_hub() -> None
         "then the hub is notified, and the log takes part in its next group commit"
     )
     assert harness.sync()
-    assert harness.broker.services.topics.require("much").partition(0).log.synced_offset == 1
+    assert harness.broker.services.partitions.require("much", 0).log.synced_offset == 1

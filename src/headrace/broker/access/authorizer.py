@@ -11,8 +11,7 @@ The authorizer remembers its decisions, and forgets all of them when any ACL cha
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Final
 
@@ -20,9 +19,10 @@ from headrace.broker.metadata.metadata_writer import MetadataWriter
 from headrace.broker.waiting.steps import CREATION_COST, ENTRY_COST, Work, finished
 from headrace.config.authorization import AUTHORIZERS, parse_super_users
 from headrace.config.broker import BrokerConfig
+from headrace.core.cluster.image import Changes
 from headrace.core.cluster.records import ACLS, AclRecord, decode, encode
 from headrace.errors import ApiError, ErrorCode, InvalidRequestError, StorageError
-from headrace.ports import Delete, Journal, Put
+from headrace.ports import Delete, Journal, MetadataEntry, Put
 from headrace.security.acls import (
     EVERYBODY,
     WILDCARD,
@@ -58,6 +58,7 @@ class Authorizer:
 
     __slots__ = (
         "_acls",
+        "_by_key",
         "_by_resource",
         "_decisions",
         "_everyone_if_none",
@@ -76,8 +77,9 @@ class Authorizer:
         self._super_users = parse_super_users(config.super_users)
         self._metadata = metadata
         self._journal = journal
-        self._acls: dict[AclBinding, str] = {}
-        """Every ACL, with its key in the metadata store."""
+        self._acls: dict[AclBinding, None] = {}
+        self._by_key: dict[str, AclBinding] = {}
+        """The ACLs by their keys in the metadata store."""
         self._by_resource: dict[_Place, dict[str, list[AclBinding]]] = {}
         """The ACLs by resource pattern, then by principal. A request may name many resources, and many users may have
         ACLs."""
@@ -89,16 +91,26 @@ class Authorizer:
     def load(self) -> None:
         """Read the stored ACLs, even without an authorizer, so that DescribeAcls shows them later.
 
+        The authorizer follows their changes from now on.
+
         Raises:
             StorageError: An ACL cannot be read. The broker does not start, because it could miss a denial.
         """
-        for entry in self._metadata.list(ACLS):
-            acl = decode(entry, AclRecord).binding()
-            problem = acl.problem()
-            if problem is not None or entry.key != _key(acl):
-                raise StorageError(f"{entry.key}: {problem or 'not the key of this ACL'}")
-            self._acls[acl] = entry.key
+        self._put(self._metadata.image.consume(ACLS, _read, self._apply))
         self._index()
+
+    def _apply(self, changes: Changes[AclBinding]) -> None:
+        for key in changes.deletes:
+            if (acl := self._by_key.pop(key, None)) is not None:
+                del self._acls[acl]
+        self._put(changes.puts)
+        self._index()
+        count = len(changes.puts) + len(changes.deletes)
+        self._journal.info("acls_changed", changes=count, acls=len(self._acls))
+
+    def _put(self, acls: Mapping[str, AclBinding]) -> None:
+        self._by_key.update(acls)
+        self._acls.update(dict.fromkeys(acls.values()))
 
     def warn(self) -> None:
         """Log a warning if the configuration is hardly intended: it authorizes no user, or all users."""
@@ -245,11 +257,9 @@ class Authorizer:
             yield 2 * ENTRY_COST
         # Denials first.
         for some in _in_commits(sorted(new, key=lambda acl: acl.permission)):
-            keys = {acl: _key(acl) for acl in some}
             # Other requests may have created some since the first check.
             error = self._refusal(some[-1], len(some) - 1) or self._commit(
-                [Put(key, encode(AclRecord.of(acl))) for acl, key in keys.items()],
-                partial(self._acls.update, keys),
+                [Put(_key(acl), encode(AclRecord.of(acl))) for acl in some]
             )
             outcomes.update(dict.fromkeys(some, error))
             yield self._commit_cost
@@ -286,23 +296,14 @@ class Authorizer:
         # Denials last.
         gone = sorted(set(acls), key=lambda acl: acl.permission, reverse=True)
         for some in _in_commits(gone):
-            error = self._commit([Delete(_key(acl)) for acl in some], partial(self._forget, some))
+            error = self._commit([Delete(_key(acl)) for acl in some])
             outcomes.update(dict.fromkeys(some, error))
             yield self._commit_cost
         return outcomes
 
-    def _forget(self, acls: Iterable[AclBinding]) -> None:
-        for acl in acls:
-            self._acls.pop(acl, None)
-
-    def _commit(self, operations: Sequence[Put | Delete], change: Callable[[], object]) -> Outcome:
-        def applied() -> None:
-            change()
-            self._index()
-            self._journal.info("acls_changed", changes=len(operations), acls=len(self._acls))
-
+    def _commit(self, operations: Sequence[Put | Delete]) -> Outcome:
         try:
-            self._metadata.commit([], operations, applied)
+            self._metadata.commit([], operations)
         except ApiError as error:
             return error
         return None
@@ -337,6 +338,14 @@ def _is_taken(
 def _in_commits(acls: Sequence[AclBinding]) -> Iterator[Sequence[AclBinding]]:
     for start in range(0, len(acls), CHANGES_PER_COMMIT):
         yield acls[start : start + CHANGES_PER_COMMIT]
+
+
+def _read(entry: MetadataEntry) -> AclBinding:
+    acl = decode(entry, AclRecord).binding()
+    problem = acl.problem()
+    if problem is not None or entry.key != _key(acl):
+        raise StorageError(f"{entry.key}: {problem or 'not the key of this ACL'}")
+    return acl
 
 
 def _key(acl: AclBinding) -> str:

@@ -7,11 +7,12 @@ continue until they have to be renewed (`connections.max.reauth.ms`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from headrace.broker.metadata.metadata_writer import MetadataWriter
+from headrace.core.cluster.image import Changes
 from headrace.core.cluster.records import (
     SCRAM,
     UNKNOWN_USERS_KEY,
@@ -61,10 +62,14 @@ def user_name_fits(user: str) -> bool:
     return 0 < len(quote(user, safe="", errors="replace")) <= USER_CHARACTERS_LIMIT
 
 
+_Stored = tuple[Credential, ScramCredential]
+
+
 class ScramCredentials:
     """The SCRAM credentials of all users."""
 
     __slots__ = (
+        "_by_key",
         "_common_forms",
         "_credentials",
         "_entropy",
@@ -80,6 +85,8 @@ class ScramCredentials:
         self._entropy = entropy
         self._journal = journal
         self._credentials: dict[Credential, ScramCredential] = {}
+        self._by_key: dict[str, Credential] = {}
+        """The users and mechanisms by their keys in the metadata store."""
         self._forms: dict[ScramMechanism, Counter[Form]] = {
             each: Counter() for each in ScramMechanism
         }
@@ -92,19 +99,33 @@ class ScramCredentials:
         self._secret = b""
 
     def load(self) -> None:
-        """Read the stored credentials.
+        """Read the stored credentials, and follow their changes from now on.
 
         Raises:
             StorageError: A credential cannot be read.
         """
-        for entry in self._metadata.list(SCRAM):
-            try:
-                whose, credential = _read(entry)
-            except (SaslError, ValueError) as error:
-                raise StorageError(f"{entry.key}: {error}") from error
+        image = self._metadata.image
+        self._put(image.consume(SCRAM, _read, self._apply))
+        self._use_secret(image.consume(UNKNOWN_USERS_KEY, _read_secret, self._secret_changed))
+
+    def _apply(self, changes: Changes[_Stored]) -> None:
+        for key in changes.deletes:
+            if (whose := self._by_key.pop(key, None)) is not None:
+                self._replace(whose, None)
+        self._put(changes.puts)
+
+    def _put(self, stored: Mapping[str, _Stored]) -> None:
+        for key, (whose, credential) in stored.items():
+            self._by_key[key] = whose
             self._replace(whose, credential)
         for mechanism in ScramMechanism:
             self._find_common_forms(mechanism)
+
+    def _secret_changed(self, changes: Changes[bytes]) -> None:
+        self._use_secret(changes.puts)
+
+    def _use_secret(self, stored: Mapping[str, bytes]) -> None:
+        self._secret = stored.get(UNKNOWN_USERS_KEY, self._secret)
 
     def __len__(self) -> int:
         return len(self._credentials)
@@ -149,25 +170,19 @@ class ScramCredentials:
         return second if drawn * counts.total() < counts[second] << 64 else first
 
     def secret(self) -> bytes:
-        """Return the secret for made-up credentials. The first call makes and stores it."""
+        """Return the secret for made-up credentials. The first call makes and stores it.
+
+        If another broker stores its secret first, the image replaces this one.
+        """
         if not self._secret:
             self._secret = self._entropy.uuid() + self._entropy.uuid()
+            put = Put(UNKNOWN_USERS_KEY, encode(ScramSecretRecord(self._secret.hex())))
             try:
-                self._secret = self._stored_secret(self._secret)
-            except (ApiError, Conflict, StorageError) as error:
+                self._metadata.commit([Check(UNKNOWN_USERS_KEY, "absent")], [put])
+            except (ApiError, Conflict) as error:
                 # This secret still hides unknown users until the next start.
                 self._journal.warning("scram_secret_not_stored", error=str(error))
         return self._secret
-
-    def _stored_secret(self, fresh: bytes) -> bytes:
-        entry = self._metadata.get(UNKNOWN_USERS_KEY)
-        if entry is not None:
-            return bytes.fromhex(decode(entry, ScramSecretRecord).secret)
-        record = ScramSecretRecord(fresh.hex())
-        self._metadata.commit(
-            [Check(UNKNOWN_USERS_KEY, "absent")], [Put(UNKNOWN_USERS_KEY, encode(record))]
-        )
-        return fresh
 
     def change(self, whose: Credential, credential: ScramCredential | None) -> None:
         """Store a credential, or delete it if `credential` is None. The change is durable and in force on return.
@@ -176,13 +191,8 @@ class ScramCredentials:
             ApiError: The change could not be stored.
         """
         key = credential_key(*whose)
-
-        def count() -> None:
-            self._replace(whose, credential)
-            self._find_common_forms(whose.mechanism)
-
         operation = Delete(key) if credential is None else Put(key, credential_value(credential))
-        self._metadata.commit([], [operation], count)
+        self._metadata.commit([], [operation])
 
     def _replace(self, whose: Credential, credential: ScramCredential | None) -> None:
         """Replace a credential, and update the counts of forms and mechanisms."""
@@ -203,16 +213,26 @@ class ScramCredentials:
         self._common_forms[mechanism] = common or ((USUAL, 1),)
 
 
-def _read(entry: MetadataEntry) -> tuple[Credential, ScramCredential]:
+def _read(entry: MetadataEntry) -> _Stored:
     name, _, user = entry.key.removeprefix(SCRAM).partition("/")
-    mechanism = ScramMechanism.named(name)
     record = decode(entry, ScramRecord)
-    credential = ScramCredential(
-        bytes.fromhex(record.salt),
-        record.iterations,
-        bytes.fromhex(record.stored_key),
-        bytes.fromhex(record.server_key),
-    )
+    try:
+        mechanism = ScramMechanism.named(name)
+        credential = ScramCredential(
+            bytes.fromhex(record.salt),
+            record.iterations,
+            bytes.fromhex(record.stored_key),
+            bytes.fromhex(record.server_key),
+        )
+    except (SaslError, ValueError) as error:
+        raise StorageError(f"{entry.key}: {error}") from error
     if {len(credential.stored_key), len(credential.server_key)} != {mechanism.size}:
-        raise ValueError("a key is too short or too long")
+        raise StorageError(f"{entry.key}: a key is too short or too long")
     return Credential(unquote(user), mechanism), credential
+
+
+def _read_secret(entry: MetadataEntry) -> bytes:
+    try:
+        return bytes.fromhex(decode(entry, ScramSecretRecord).secret)
+    except ValueError as error:
+        raise StorageError(f"{entry.key}: {error}") from error

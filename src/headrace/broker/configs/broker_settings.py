@@ -14,6 +14,7 @@ from typing import Final
 from headrace.broker.configs.loggers import Loggers
 from headrace.broker.metadata.metadata_writer import MetadataWriter
 from headrace.config.broker import BrokerConfig, with_dynamic_settings
+from headrace.core.cluster.image import Changes
 from headrace.core.cluster.records import (
     BROKER_CONFIGS,
     BrokerConfigRecord,
@@ -27,7 +28,7 @@ from headrace.errors import (
     InvalidRequestError,
     StorageError,
 )
-from headrace.ports import Delete, Journal, Put
+from headrace.ports import Delete, Journal, MetadataEntry, Put
 
 ALL_BROKERS: Final = "default"
 """The word that replaces the id of a broker in keys of the metadata store, for settings of all brokers."""
@@ -64,7 +65,16 @@ class ConfigLayers:
 class BrokerSettings:
     """The configuration of the broker: the stored settings, and the configuration in force."""
 
-    __slots__ = ("_journal", "_metadata", "changes", "config", "layers", "loggers")
+    __slots__ = (
+        "_journal",
+        "_metadata",
+        "changes",
+        "check",
+        "config",
+        "layers",
+        "loggers",
+        "on_change",
+    )
 
     def __init__(
         self, static: BrokerConfig, metadata: MetadataWriter, journal: Journal, loggers: Loggers
@@ -76,26 +86,60 @@ class BrokerSettings:
         """The configuration in force."""
         self.changes = 0
         """The number of changes of settings since the start."""
+        self.check: Callable[[BrokerConfig], object] = lambda _: None
+        """Raises ApiError for a configuration that the broker cannot use."""
+        self.on_change: Callable[[BrokerConfig], object] = lambda _: None
+        """Called with the configuration after every change."""
         self.loggers = loggers
         """The loggers whose levels clients can change."""
 
     def load(self) -> None:
-        """Read the stored settings.
+        """Read the stored settings, and follow their changes from now on.
 
         Raises:
             StorageError: A setting cannot be read, or is not valid in this version.
         """
+        present = self._metadata.image.consume(BROKER_CONFIGS, self._read, self._apply)
         static = self.layers.static
-        own = str(static.broker_id)
-        layers = ConfigLayers(static, self._read(ALL_BROKERS), self._read(own))
+        layers = ConfigLayers(static, *(present.get(key, {}) for key in self._keys))
         try:
             self.layers, self.config = layers, layers.effective
         except ApiError as error:
             raise StorageError(f"{BROKER_CONFIGS}: {error.message}") from error
 
-    def _read(self, scope: str) -> Mapping[str, str]:
-        entry = self._metadata.get(BROKER_CONFIGS + scope)
-        return {} if entry is None else decode(entry, BrokerConfigRecord).settings
+    @property
+    def _keys(self) -> tuple[str, str]:
+        """The keys in the metadata store: of the settings of all brokers, and of those of this broker."""
+        return BROKER_CONFIGS + ALL_BROKERS, f"{BROKER_CONFIGS}{self.layers.static.broker_id}"
+
+    def _read(self, entry: MetadataEntry) -> Mapping[str, str]:
+        return decode(entry, BrokerConfigRecord).settings if entry.key in self._keys else {}
+
+    def _apply(self, changes: Changes[Mapping[str, str]]) -> None:
+        changed = {**{key: {} for key in changes.deletes}, **changes.puts}
+        for key in self._keys:
+            if key in changed:
+                self._replace(key.removeprefix(BROKER_CONFIGS), changed[key])
+
+    def _replace(self, scope: str, settings: Mapping[str, str]) -> None:
+        """Put the settings of this broker, or of all brokers, in force."""
+        layers = self._with(settings, all_brokers=scope == ALL_BROKERS)
+        try:
+            config = layers.effective
+            self.check(config)
+        except ApiError as error:
+            self._journal.error("broker_settings_not_applied", scope=scope, error=error.message)
+            return
+        self.layers, self.config = layers, config
+        self.changes += 1
+        self._journal.info("broker_settings_changed", scope=scope, settings=dict(settings))
+        self.on_change(config)
+
+    def _with(self, settings: Mapping[str, str], *, all_brokers: bool) -> ConfigLayers:
+        now = self.layers
+        if all_brokers:
+            return ConfigLayers(now.static, settings, now.broker)
+        return ConfigLayers(now.static, now.cluster, settings)
 
     def require_this_broker(self, name: str) -> None:
         """Raise an error if the name of a resource is not the id of this broker.
@@ -113,40 +157,19 @@ class BrokerSettings:
         Raises:
             ApiError: A setting is invalid.
         """
-        now = self.layers
-        layers = (
-            ConfigLayers(now.static, settings, now.broker)
-            if all_brokers
-            else ConfigLayers(now.static, now.cluster, settings)
-        )
+        layers = self._with(settings, all_brokers=all_brokers)
         # The settings of all brokers must be valid by themselves, even if settings of this broker override them.
-        with_dynamic = ConfigLayers(now.static, settings)
+        with_dynamic = ConfigLayers(layers.static, settings)
         _ = with_dynamic.effective, layers.effective
         return layers
 
-    def change(
-        self,
-        settings: Mapping[str, str],
-        applied: Callable[[BrokerConfig], object],
-        *,
-        all_brokers: bool,
-    ) -> None:
-        """Store other settings. They are durable and in force when `applied` is called.
+    def change(self, settings: Mapping[str, str], *, all_brokers: bool) -> None:
+        """Store other settings. They are durable and in force on return.
 
         Raises:
             ApiError: A setting is invalid, or the settings could not be stored.
         """
-        layers = self.changed(settings, all_brokers=all_brokers)
-        scope = ALL_BROKERS if all_brokers else str(layers.static.broker_id)
-        key = BROKER_CONFIGS + scope
-        operation = (
-            Put(key, encode(BrokerConfigRecord(dict(settings)))) if settings else Delete(key)
-        )
-
-        def count() -> None:
-            self.layers, self.config = layers, layers.effective
-            self.changes += 1
-            self._journal.info("broker_settings_changed", scope=scope, settings=dict(settings))
-            applied(self.config)
-
-        self._metadata.commit([], [operation], count)
+        _ = self.changed(settings, all_brokers=all_brokers)
+        key = self._keys[0 if all_brokers else 1]
+        record = BrokerConfigRecord(dict(settings))
+        self._metadata.commit([], [Put(key, encode(record)) if settings else Delete(key)])

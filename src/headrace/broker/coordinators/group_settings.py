@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 from urllib.parse import quote, unquote
 
@@ -128,12 +128,14 @@ def _attribute(name: str) -> str:
 class StoredGroupSettings:
     """The settings of all groups that have any: for each group a mapping from Kafka's names to text."""
 
-    __slots__ = ("_groups", "_journal", "_metadata")
+    __slots__ = ("_groups", "_journal", "_metadata", "on_attachment")
 
     def __init__(self, metadata: MetadataWriter, journal: Journal) -> None:
         self._metadata = metadata
         self._journal = journal
         self._groups: dict[str, Mapping[str, str]] = {}
+        self.on_attachment: Callable[[str], object] = lambda _: None
+        """Called with the name of a group after the topics that it is attached to have changed."""
 
     def load(self) -> None:
         """Read the stored settings, and follow their changes from now on.
@@ -145,15 +147,18 @@ class StoredGroupSettings:
         self._groups = {_group_of(key): settings for key, settings in present.items()}
 
     def _apply(self, changes: Changes[Mapping[str, str]]) -> None:
-        for group in map(_group_of, changes.deletes):
-            self._groups.pop(group, None)
-            self._report(group)
+        for key in changes.deletes:
+            self._replace(_group_of(key), {})
         for key, settings in changes.puts.items():
-            self._groups[_group_of(key)] = settings
-            self._report(_group_of(key))
+            self._replace(_group_of(key), settings)
 
-    def _report(self, group: str) -> None:
-        self._journal.info("group_settings_changed", group=group, settings=dict(self.get(group)))
+    def _replace(self, group: str, settings: Mapping[str, str]) -> None:
+        former = self._groups.pop(group, {})
+        if settings:
+            self._groups[group] = settings
+        self._journal.info("group_settings_changed", group=group, settings=dict(settings))
+        if _attachments(settings) != _attachments(former):
+            self.on_attachment(group)
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self._groups))
@@ -168,7 +173,7 @@ class StoredGroupSettings:
 
     def is_attached(self, group: str) -> bool:
         """Return whether a group is attached to topics."""
-        return any(name.startswith(ATTACHMENTS_PREFIX) for name in self.get(group))
+        return bool(_attachments(self.get(group)))
 
     def get(self, group: str) -> Mapping[str, str]:
         """Return the settings of one group."""
@@ -189,6 +194,10 @@ class StoredGroupSettings:
         key = GROUP_CONFIGS + quote(group, safe="")
         record = GroupConfigRecord(dict(settings))
         self._metadata.commit([], [Put(key, encode(record)) if settings else Delete(key)])
+
+
+def _attachments(settings: Mapping[str, str]) -> Mapping[str, str]:
+    return {name: value for name, value in settings.items() if name.startswith(ATTACHMENTS_PREFIX)}
 
 
 def _group_of(key: str) -> str:

@@ -73,7 +73,7 @@ class GroupTopics:
     def get(self, name: str) -> TopicInfo | None:
         """Return a topic, or None."""
         topic = self._topics.get(name)
-        return None if topic is None else TopicInfo(topic.topic_id, len(topic.partitions))
+        return None if topic is None else TopicInfo(topic.topic_id, topic.partitions_count)
 
     def name_of(self, topic_id: bytes) -> str | None:
         """Return the name of the topic with an id; None if there is no such topic."""

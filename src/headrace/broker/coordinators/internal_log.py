@@ -6,6 +6,7 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
+from headrace.broker.partitions.local_partitions import LocalPartitions
 from headrace.broker.partitions.topics import Topics
 from headrace.broker.replication.partition import Partition
 from headrace.broker.replication.replicas import Replicas
@@ -16,6 +17,7 @@ from headrace.errors import (
     ErrorCode,
     StorageError,
     StorageUnavailableError,
+    UnknownTopicOrPartitionError,
 )
 from headrace.records.batch import LOG_OVERHEAD, MIN_BATCH_LENGTH, BatchHeader
 from headrace.types import Buffer
@@ -33,18 +35,21 @@ _LENGTH_AT: Final = 8
 class InternalLog:
     """Implements `headrace.core.coordinator.runtime.CoordinatorLog` with the broker's partitions."""
 
-    __slots__ = ("_name", "_replicas", "_topics")
+    __slots__ = ("_name", "_partitions", "_replicas", "_topics")
 
-    def __init__(self, name: str, topics: Topics, replicas: Replicas) -> None:
+    def __init__(
+        self, name: str, topics: Topics, partitions: LocalPartitions, replicas: Replicas
+    ) -> None:
         self._name = name
         self._topics = topics
+        self._partitions = partitions
         self._replicas = replicas
 
     @property
     def partitions_count(self) -> int:
         """The number of partitions of the topic; 0 while it does not exist."""
         topic = self._topics.get(self._name)
-        return 0 if topic is None else len(topic.partitions)
+        return 0 if topic is None else topic.partitions_count
 
     def append(self, partition: int, batch: bytes, now_ms: int) -> int:
         """Append one record batch, or the marker of a transaction, and return the log end offset after it.
@@ -103,10 +108,10 @@ class InternalLog:
             yield data
 
     def _partition(self, index: int) -> Partition:
-        topic = self._topics.get(self._name)
-        if topic is None:
-            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"there is no {self._name}")
-        return topic.partition(index)
+        try:
+            return self._partitions.require(self._name, index)
+        except UnknownTopicOrPartitionError as error:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message) from error
 
 
 def _positions(data: Buffer) -> Iterator[int]:

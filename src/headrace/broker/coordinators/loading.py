@@ -15,7 +15,6 @@ from collections.abc import Callable, Generator, Iterable
 from typing import Any, Final, TypeVar
 
 from headrace.broker.context import LatestTime
-from headrace.broker.partitions.topic import Topic
 from headrace.broker.session import Session
 from headrace.broker.waiting.steps import STEP_COST, Steps, Work
 from headrace.core.coordinator.sharded import ShardedCoordinator
@@ -27,12 +26,6 @@ PAUSE_COST: Final = STEP_COST // 6
 """The cost of the work between two pauses of a load, so that a step ends after some eight milliseconds."""
 LOADED_AT_START: Final = 800 * PAUSE_COST
 """The cost of what the broker loads before it handles requests: about a second. It loads the rest in steps."""
-
-
-def served(topic: Topic | None) -> list[int]:
-    """Return the numbers of the partitions that this broker serves; none without a topic."""
-    partitions = () if topic is None else topic.partitions
-    return [index for index, partition in enumerate(partitions) if partition is not None]
 
 
 class Loading:

@@ -9,6 +9,7 @@ records are not visible, as if the power failure had lost them, too.
 from __future__ import annotations
 
 from headrace.broker.coordinators.loading import Loading, paced
+from headrace.broker.partitions.local_partitions import LocalPartitions
 from headrace.broker.partitions.topics import Topics
 from headrace.broker.replication.partition import Partition
 from headrace.broker.replication.replicas import Replicas
@@ -22,17 +23,19 @@ from headrace.ports import Journal
 class LostMarkers:
     """Finds the open transactions that the coordinator does not know, and aborts them."""
 
-    __slots__ = ("_coordinator", "_journal", "_replicas", "_topics")
+    __slots__ = ("_coordinator", "_journal", "_partitions", "_replicas", "_topics")
 
     def __init__(
         self,
         coordinator: TransactionCoordinator,
         topics: Topics,
+        partitions: LocalPartitions,
         replicas: Replicas,
         journal: Journal,
     ) -> None:
         self._coordinator = coordinator
         self._topics = topics
+        self._partitions = partitions
         self._replicas = replicas
         self._journal = journal
 
@@ -45,11 +48,11 @@ class LostMarkers:
         found: list[tuple[Partition, int]] = []
         for topic in list(self._topics):
             if not topic.is_internal:
-                for partition in topic.partitions:
+                for partition in self._partitions.of(topic):
                     if partition is not None:
                         producers = partition.log.producers.transactions.open
                         found += [(partition, producer_id) for producer_id in producers]
-                yield (1 + len(topic.partitions)) * ENTRY_COST // 10
+                yield (1 + topic.partitions_count) * ENTRY_COST // 10
         if not found:
             return
         known = yield from paced(

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from headrace.broker.configs.broker_settings import BrokerSettings
 from headrace.broker.context import LatestTime
-from headrace.broker.coordinators.loading import Loading, served
+from headrace.broker.coordinators.loading import Loading
+from headrace.broker.partitions.local_partitions import LocalPartitions
 from headrace.broker.partitions.topic import Topic
 from headrace.broker.partitions.topics import Topics
 from headrace.broker.topic_names import OFFSETS_TOPIC
@@ -18,12 +19,13 @@ from headrace.ports import Journal
 class OffsetsTopic:
     """Creates `__consumer_offsets`, and loads its partitions into the group coordinator."""
 
-    __slots__ = ("_groups", "_journal", "_settings", "_topics", "loading")
+    __slots__ = ("_groups", "_journal", "_partitions", "_settings", "_topics", "loading")
 
     def __init__(
         self,
         settings: BrokerSettings,
         topics: Topics,
+        partitions: LocalPartitions,
         groups: GroupCoordinator,
         *,
         steps: Steps,
@@ -32,6 +34,7 @@ class OffsetsTopic:
     ) -> None:
         self._settings = settings
         self._topics = topics
+        self._partitions = partitions
         self._groups = groups
         self._journal = journal
         self.loading = Loading(groups, steps, time, self._refuse)
@@ -60,8 +63,7 @@ class OffsetsTopic:
 
     def begin_all(self) -> Work[None]:
         """Begin to coordinate all partitions, if the topic exists. The work loads them."""
-        topic = self._topics.get(OFFSETS_TOPIC)
-        indexes = served(topic)
+        indexes = self._partitions.served(OFFSETS_TOPIC)
         self.loading.begin(indexes)
         return self._load(indexes)
 
@@ -77,7 +79,7 @@ class OffsetsTopic:
     def end_all(self) -> None:
         """Stop coordinating all partitions. Requests that wait for a commit get an error: the commit may be lost."""
         topic = self._topics.get(OFFSETS_TOPIC)
-        for index in range(0 if topic is None else len(topic.partitions)):
+        for index in range(0 if topic is None else topic.partitions_count):
             self.end(index)
 
     def _load(self, indexes: Iterable[int]) -> Work[None]:

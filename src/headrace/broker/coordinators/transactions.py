@@ -7,8 +7,9 @@ from typing import Final, NamedTuple
 
 from headrace.broker.context import LatestTime
 from headrace.broker.coordinators.internal_log import InternalLog
-from headrace.broker.coordinators.loading import Loading, served
+from headrace.broker.coordinators.loading import Loading
 from headrace.broker.coordinators.lost_markers import LostMarkers
+from headrace.broker.partitions.local_partitions import LocalPartitions
 from headrace.broker.partitions.topics import Topics
 from headrace.broker.replication.replicas import Replicas
 from headrace.broker.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
@@ -78,6 +79,7 @@ class Transactions:
         "_groups",
         "_journal",
         "_lost_markers",
+        "_partitions",
         "_replicas",
         "_topics",
         "coordinator",
@@ -90,6 +92,7 @@ class Transactions:
         self,
         config: BrokerConfig,
         topics: Topics,
+        partitions: LocalPartitions,
         replicas: Replicas,
         groups: GroupCoordinator,
         *,
@@ -100,6 +103,7 @@ class Transactions:
     ) -> None:
         self._config = config
         self._topics = topics
+        self._partitions = partitions
         self._replicas = replicas
         self._groups = groups
         self._journal = journal
@@ -109,12 +113,12 @@ class Transactions:
         """The cost of appending these batches, in the unit of `Steps`."""
         self.coordinator = TransactionCoordinator(
             TransactionConfig.from_broker(config),
-            InternalLog(TRANSACTIONS_TOPIC, topics, replicas),
+            InternalLog(TRANSACTIONS_TOPIC, topics, partitions, replicas),
             allocate_producer_id=allocate_producer_id,
             writer=self,
             journal=journal,
         )
-        self._lost_markers = LostMarkers(self.coordinator, topics, replicas, journal)
+        self._lost_markers = LostMarkers(self.coordinator, topics, partitions, replicas, journal)
         self.loading = Loading(self.coordinator, steps, time, self._refuse)
         """Loads the partitions of `__transaction_state`."""
 
@@ -122,7 +126,7 @@ class Transactions:
 
     def begin_all(self) -> Work[None]:
         """Begin to coordinate all partitions, if the topic exists. The work loads them, and replaces lost markers."""
-        indexes = served(self._topics.get(TRANSACTIONS_TOPIC))
+        indexes = self._partitions.served(TRANSACTIONS_TOPIC)
         self.loading.begin(indexes)
         return self._load_all(indexes)
 
@@ -138,7 +142,7 @@ class Transactions:
     def end_all(self) -> None:
         """Stop coordinating all partitions. Requests that wait get an error: their changes may be lost."""
         topic = self._topics.get(TRANSACTIONS_TOPIC)
-        for index in range(0 if topic is None else len(topic.partitions)):
+        for index in range(0 if topic is None else topic.partitions_count):
             self.end(index)
 
     def _load(self, index: int) -> Work[None]:
@@ -237,7 +241,7 @@ class Transactions:
         written: Callable[[ErrorCode], None],
         now_ms: int,
     ) -> None:
-        epoch = self._topics.require(TRANSACTIONS_TOPIC).partition(coordinator_partition)
+        epoch = self._partitions.require(TRANSACTIONS_TOPIC, coordinator_partition)
         marker = Marker(
             outcome.producer_id,
             outcome.producer_epoch,
@@ -245,7 +249,7 @@ class Transactions:
             outcome.committed,
             outcome.transaction_version,
         )
-        replica = self._topics.require(partition.topic).partition(partition.partition)
+        replica = self._partitions.require(partition.topic, partition.partition)
         if partition.topic == OFFSETS_TOPIC:
             reply = self._groups.end_transaction(partition.partition, marker, now_ms)
             if isinstance(reply, Deferred):

@@ -19,11 +19,12 @@ from typing import Final
 from headrace.broker.context import RequestContext
 from headrace.broker.coordinators.transaction_versions import for_version
 from headrace.broker.services import Services
+from headrace.broker.topic_names import INTERNAL_TOPICS
 from headrace.broker.waiting.steps import ENCODING_COST, ENTRY_COST, GROUP_COST, Work, value_of
 from headrace.core.coordinator.runtime import Reply, gather
 from headrace.core.coordinator.transaction.producers import ProducerIdAndEpoch
 from headrace.deferred import Deferred
-from headrace.errors import ApiError, ErrorCode
+from headrace.errors import ApiError, ErrorCode, NotLeaderOrFollowerError
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
@@ -126,11 +127,13 @@ def _error(services: Services, context: RequestContext, partition: TopicPartitio
     ):
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
     try:
-        topic = services.topics.require(partition.topic)
-        topic.partition(partition.partition)
+        services.partitions.require(partition.topic, partition.partition)
+    except NotLeaderOrFollowerError:
+        pass  # another broker leads the partition
     except ApiError as error:
         return error.code
-    return ErrorCode.INVALID_TOPIC_EXCEPTION if topic.is_internal else ErrorCode.NONE
+    is_internal = partition.topic in INTERNAL_TOPICS
+    return ErrorCode.INVALID_TOPIC_EXCEPTION if is_internal else ErrorCode.NONE
 
 
 def _handle_brokers(
@@ -180,4 +183,4 @@ def _add_or_verify(
 
 def _exists(services: Services, partition: TopicPartition) -> bool:
     topic = services.topics.get(partition.topic)
-    return topic is not None and 0 <= partition.partition < len(topic.partitions)
+    return topic is not None and 0 <= partition.partition < topic.partitions_count

@@ -62,7 +62,7 @@ def handle(
 
 def _outcome(services: Services, name: str, index: int, replicas: Sequence[int] | None) -> _Outcome:
     topic = services.topics.get(name)
-    if topic is None or not 0 <= index < len(topic.partitions):
+    if topic is None or not 0 <= index < topic.partitions_count:
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return code, code.description
     if replicas is None:

@@ -17,7 +17,7 @@ from headrace.broker.context import RequestContext
 from headrace.broker.log_dirs.log_dir import LogDir
 from headrace.broker.services import Services
 from headrace.broker.waiting.steps import ENTRY_COST, Work
-from headrace.errors import ErrorCode
+from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
@@ -70,10 +70,8 @@ def _outcome(
     log_dir = directories[path]
     if log_dir is None or log_dir.failure is not None:
         return ErrorCode.KAFKA_STORAGE_ERROR
-    topic = services.topics.get(name)
-    if topic is None or not 0 <= index < len(topic.partitions):
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    partition = topic.partitions[index]
-    if partition is None:
-        return ErrorCode.KAFKA_STORAGE_ERROR
+    try:
+        partition = services.partitions.require(name, index)
+    except ApiError as error:
+        return error.code
     return ErrorCode.NONE if partition.log_dir is log_dir else ErrorCode.INVALID_REQUEST

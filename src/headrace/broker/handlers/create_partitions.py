@@ -81,7 +81,7 @@ def _grow(
         raise InvalidTopicError("internal topics cannot get more partitions")
     services.topics.validate_growth(topic, wanted.count)
     if wanted.assignments is not None:
-        _check_assignments(services, wanted, added=wanted.count - len(topic.partitions))
+        _check_assignments(services, wanted, added=wanted.count - topic.partitions_count)
     if not validate_only:
         yield from value_of(
             services.topics.grow_in_steps(topic, wanted.count, now_ms=context.now_ms)

@@ -98,7 +98,7 @@ class _Deletion:
             self._context, Operation.DELETE, ResourceType.TOPIC, name
         )
         topic = self._services.topics.require(name)
-        partition = topic.partition(wanted.partition_index)
+        partition = self._services.partitions.require(name, wanted.partition_index)
         if topic.is_internal:
             raise InvalidTopicError("records of internal topics cannot be deleted")
         if "delete" not in topic.config.cleanup_policy.split(","):

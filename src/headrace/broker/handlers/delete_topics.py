@@ -72,7 +72,7 @@ def handle(
             result = yield from _delete(services, context, state, forgotten)
             results.append(result)
             if topic is not None and result.error_code == ErrorCode.NONE:
-                yield CREATION_COST + min(len(topic.partitions) * FIRST_BATCH_COST, STEP_COST)
+                yield CREATION_COST + min(topic.partitions_count * FIRST_BATCH_COST, STEP_COST)
             yield ENTRY_COST
         elif mentions.pop(topic.name, 0):
             # One result for all occurrences, and the topic is not deleted.

@@ -57,14 +57,14 @@ def _wanted(services: Services, request: DescribeLogDirsRequest) -> Iterator[Par
     """Yield the requested partitions that are in service, each once."""
     if request.topics is None:
         for topic in services.topics:
-            yield from filter(None, topic.partitions)
+            yield from filter(None, services.partitions.of(topic))
         return
     wanted: dict[str, dict[int, None]] = {}
     for asked in request.topics:
         wanted.setdefault(asked.topic, {}).update(dict.fromkeys(asked.partitions))
     for name, indexes in wanted.items():
         found = services.topics.get(name)
-        served = [] if found is None else found.partitions
+        served = () if found is None else services.partitions.of(found)
         yield from filter(None, (served[index] for index in indexes if 0 <= index < len(served)))
 
 

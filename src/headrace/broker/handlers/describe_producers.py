@@ -57,7 +57,7 @@ def _describe(
 ) -> PartitionResponse:
     try:
         services.permissions.authorize(context, Operation.READ, ResourceType.TOPIC, topic)
-        partition = services.topics.find_partition(topic, index, -1)
+        partition = services.partitions.require(topic, index)
     except ApiError as error:
         return PartitionResponse(
             partition_index=index, error_code=error.code, error_message=error.message

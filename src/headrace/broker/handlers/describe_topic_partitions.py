@@ -111,21 +111,21 @@ class _Pages:
 
     def _add(self, topic: Topic, first: int) -> bool:
         """Add the partitions of a topic that fit. Return whether that was all of them."""
-        end = min(len(topic.partitions), first + self._remaining)
-        broker_id = self._services.settings.config.broker_id
+        partitions = self._services.partitions.of(topic)
+        end = min(len(partitions), first + self._remaining)
         self._response.topics.append(
             DescribeTopicPartitionsResponseTopic(
                 name=topic.name,
                 topic_id=topic.topic_id,
                 is_internal=topic.is_internal,
                 partitions=[
-                    _described(index, topic.partitions[index], broker_id)
+                    _described(self._services, topic, index, partitions[index])
                     for index in range(first, end)
                 ],
                 topic_authorized_operations=self._operations(topic.name),
             )
         )
-        if end < len(topic.partitions):
+        if end < len(partitions):
             self._continue_at(topic.name, end)
             return False
         self._remaining -= max(0, end - first)
@@ -138,19 +138,27 @@ class _Pages:
 
 
 def _described(
-    index: int, partition: Partition | None, broker_id: int
+    services: Services, topic: Topic, index: int, partition: Partition | None
 ) -> DescribeTopicPartitionsResponsePartition:
-    served = partition is not None
+    replicas, broker_id = list(topic.replicas[index]), services.partitions.broker_id
+    offline = []
+    if partition is not None:
+        leader, leader_epoch, isr = broker_id, partition.leader_epoch, [broker_id]
+    elif broker_id in replicas:
+        leader, leader_epoch, isr, offline = -1, -1, [], [broker_id]
+    else:
+        state = services.topics.state(topic, index)
+        leader, leader_epoch, isr = state.leader, state.leader_epoch, list(state.isr)
     return DescribeTopicPartitionsResponsePartition(
         error_code=ErrorCode.NONE,  # as in Kafka and unlike Metadata: a missing leader shows it
         partition_index=index,
-        leader_id=broker_id if served else -1,
-        leader_epoch=-1 if partition is None else partition.leader_epoch,
-        replica_nodes=[broker_id],
-        isr_nodes=[broker_id] if served else [],
+        leader_id=leader,
+        leader_epoch=leader_epoch,
+        replica_nodes=replicas,
+        isr_nodes=isr,
         eligible_leader_replicas=[],
         last_known_elr=[],
-        offline_replicas=[] if served else [broker_id],
+        offline_replicas=offline,
     )
 
 

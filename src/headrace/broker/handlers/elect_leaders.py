@@ -14,7 +14,12 @@ from typing import Final
 from headrace.broker.context import RequestContext
 from headrace.broker.services import Services
 from headrace.broker.waiting.steps import ENTRY_COST, Work
-from headrace.errors import ErrorCode
+from headrace.errors import (
+    ApiError,
+    ErrorCode,
+    NotLeaderOrFollowerError,
+    StorageUnavailableError,
+)
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.elect_leaders import (
     ElectLeadersRequest,
@@ -71,17 +76,20 @@ def _elect_all(
         code = _NOBODY[election_type]
         result.partition_result = [
             PartitionResult(partition_id=index, error_code=code, error_message=code.description)
-            for index, partition in enumerate(topic.partitions)
-            if partition is None
+            for index, partition in enumerate(services.partitions.of(topic))
+            if partition is None and services.partitions.has_replica(topic, index)
         ]
         response.replica_election_results.append(result)
-        yield _PARTITION_COST + len(topic.partitions) * _PARTITION_COST // 20
+        yield _PARTITION_COST + topic.partitions_count * _PARTITION_COST // 20
 
 
 def _outcome(services: Services, name: str, index: int, election_type: int) -> ErrorCode:
-    topic = services.topics.get(name)
-    if topic is None or not 0 <= index < len(topic.partitions):
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if topic.partitions[index] is None:
+    try:
+        services.partitions.require(name, index)
+    except StorageUnavailableError:
         return _NOBODY[election_type]
+    except NotLeaderOrFollowerError:
+        return ErrorCode.ELECTION_NOT_NEEDED  # another broker leads the partition
+    except ApiError as error:
+        return error.code
     return ErrorCode.ELECTION_NOT_NEEDED

@@ -244,9 +244,8 @@ class _Read:
 
     def _partition(self, topic: str, wanted: FetchPartition) -> PartitionData:
         try:
-            partition = self._services.topics.find_partition(
-                topic, wanted.partition, wanted.current_leader_epoch
-            )
+            partition = self._services.partitions.require(topic, wanted.partition)
+            partition.check_leader_epoch(wanted.current_leader_epoch)
         except ApiError as error:
             return self._failed(wanted, error.code)
         try:
@@ -333,7 +332,7 @@ class _Read:
     def _has_records(self, topic: str, index: int, offset: int) -> bool:
         """Return whether a selective read of the partition has records to decode."""
         try:
-            partition = self._services.topics.find_partition(topic, index, -1)
+            partition = self._services.partitions.require(topic, index)
         except ApiError:
             return False
         return (

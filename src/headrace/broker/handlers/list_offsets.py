@@ -101,9 +101,8 @@ def _partition(
     wanted: ListOffsetsPartition,
 ) -> Work[ListOffsetsPartitionResponse]:
     try:
-        partition = services.topics.find_partition(
-            topic, wanted.partition_index, wanted.current_leader_epoch
-        )
+        partition = services.partitions.require(topic, wanted.partition_index)
+        partition.check_leader_epoch(wanted.current_leader_epoch)
         offset, timestamp, leader_epoch = yield from _find(
             partition, wanted.timestamp, request.isolation_level, context.header.api_version
         )

@@ -63,7 +63,7 @@ def handle(
 ) -> Work[MetadataResponse]:
     """Describe the cluster, and the requested topics."""
     endpoint = services.endpoints.endpoint_for(context)
-    broker_id = services.settings.config.broker_id
+    broker_id = services.partitions.broker_id
     topics: list[MetadataResponseTopic] = []
     for topic, cost in _topics(services, context, request):
         yield cost
@@ -182,33 +182,42 @@ def _failed(error: ErrorCode, name: str | None, topic_id: bytes) -> MetadataResp
 
 
 def _describe(services: Services, topic: Topic) -> MetadataResponseTopic:
-    broker_id = services.settings.config.broker_id
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
         partitions=[
-            _partition(index, partition, broker_id)
-            for index, partition in enumerate(topic.partitions)
+            _partition(services, topic, index, partition)
+            for index, partition in enumerate(services.partitions.of(topic))
         ],
     )
 
 
 def _partition(
-    index: int, partition: Partition | None, broker_id: int
+    services: Services, topic: Topic, index: int, partition: Partition | None
 ) -> MetadataResponsePartition:
-    if partition is None:  # the partition cannot be served, see `Topic.partitions`
+    replicas, broker_id = list(topic.replicas[index]), services.partitions.broker_id
+    if partition is not None:
+        return MetadataResponsePartition(
+            partition_index=index,
+            leader_id=broker_id,
+            leader_epoch=partition.leader_epoch,
+            replica_nodes=replicas,
+            isr_nodes=[broker_id],
+        )
+    if broker_id in replicas:  # offline, see `LocalPartitions`
         return MetadataResponsePartition(
             error_code=ErrorCode.LEADER_NOT_AVAILABLE,
             partition_index=index,
             leader_id=-1,
-            replica_nodes=[broker_id],
+            replica_nodes=replicas,
             offline_replicas=[broker_id],
         )
+    state = services.topics.state(topic, index)
     return MetadataResponsePartition(
         partition_index=index,
-        leader_id=broker_id,
-        leader_epoch=partition.leader_epoch,
-        replica_nodes=[broker_id],
-        isr_nodes=[broker_id],
+        leader_id=state.leader,
+        leader_epoch=state.leader_epoch,
+        replica_nodes=replicas,
+        isr_nodes=list(state.isr),
     )

@@ -90,7 +90,7 @@ def _commit(
 
 def _existing(services: Services, wanted: OffsetCommitRequestTopic) -> OffsetCommitRequestTopic:
     topic = services.topics.get(wanted.name)
-    count = 0 if topic is None else len(topic.partitions)
+    count = 0 if topic is None else topic.partitions_count
     partitions = [entry for entry in wanted.partitions if 0 <= entry.partition_index < count]
     return OffsetCommitRequestTopic(name=wanted.name, partitions=partitions)
 

@@ -100,7 +100,7 @@ def _partitions_count(
     if not services.permissions.allows(context, Operation.READ, ResourceType.TOPIC, name):
         return 0, ErrorCode.TOPIC_AUTHORIZATION_FAILED
     topic = services.topics.get(name)
-    count = 0 if topic is None else len(topic.partitions)
+    count = 0 if topic is None else topic.partitions_count
     return count, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 

@@ -61,9 +61,8 @@ def _refused(wanted: OffsetForLeaderPartition) -> EpochEndOffset:
 
 def _partition(services: Services, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
     try:
-        partition = services.topics.find_partition(
-            topic, wanted.partition, wanted.current_leader_epoch
-        )
+        partition = services.partitions.require(topic, wanted.partition)
+        partition.check_leader_epoch(wanted.current_leader_epoch)
     except ApiError as error:
         return EpochEndOffset(partition=wanted.partition, error_code=error.code)
     epoch, end_offset = partition.log.end_offset_for_epoch(wanted.leader_epoch)

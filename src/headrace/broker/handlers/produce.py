@@ -108,7 +108,7 @@ def handle(
         and (
             cost_of(topics) > COST_AT_ONCE
             or decodes_several(services.topics, topics)
-            or begins_several(services.topics, topics)
+            or begins_several(services.partitions, topics)
         )
     ):
         return _append_in_steps(services, request, appender)
@@ -139,7 +139,7 @@ def _append_in_steps(
                 answer.partition_responses.append(_failed(sent.index, error))
                 continue
             one = TopicProduceData(name=topic.name, partition_data=[data])
-            files = FIRST_BATCH_COST if is_empty(services.topics, topic.name, data) else 0
+            files = FIRST_BATCH_COST if is_empty(services.partitions, topic.name, data) else 0
             before = METER.decompressed
             answer.partition_responses += appender.append_all(one)
             looked_into = METER.decompressed - before
@@ -269,7 +269,7 @@ class _Appender:
         if topic is None or target is None or not self._may_write(name):
             return data
         records = _records(data, self._context.header.api_version)
-        partition, session = topic.partition(data.index), self._context.session
+        partition, session = services.partitions.require(name, data.index), self._context.session
         if len(records) >= HEADER_SIZE and records[CRC_START + 1] & TRANSACTIONAL_FLAG:
             self._batches.may_append(
                 partition, records
@@ -304,10 +304,9 @@ class _Appender:
     def _append(self, topic_name: str, data: PartitionProduceData) -> PartitionProduceResponse:
         part = PartitionProduceResponse(index=data.index)
         try:
-            topic = self._services.topics.require(topic_name)
-            if topic.is_internal:
-                raise InvalidTopicError(f"{topic.name} is written by the broker")
-            partition = topic.partition(data.index)
+            partition = self._services.partitions.require(topic_name, data.index)
+            if partition.is_internal:
+                raise InvalidTopicError(f"{topic_name} is written by the broker")
             records = _records(data, self._context.header.api_version)
             if (
                 len(records) >= HEADER_SIZE

@@ -174,5 +174,5 @@ def _error(
     except ApiError as error:
         return error.code
     topic = services.topics.get(wanted.name)
-    exists = topic is not None and 0 <= index < len(topic.partitions)
+    exists = topic is not None and 0 <= index < topic.partitions_count
     return ErrorCode.NONE if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -104,10 +104,10 @@ class _Writing:
             raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         if marker.producer_id < 0 or marker.producer_epoch < 0:
             raise ApiError(ErrorCode.INVALID_PRODUCER_EPOCH, "there is no such producer")
-        topic = self._services.topics.require(name)
-        if topic.is_internal:
+        partition = self._services.partitions.require(name, index)
+        if partition.is_internal:
             raise InvalidTopicError(f"transactions in {name} are ended by its coordinator")
-        return topic.partition(index)
+        return partition
 
     def begin(self, response: WriteTxnMarkersResponse) -> None:
         """Wait for the markers that are not durable yet."""

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from headrace.broker.log_dirs.log_dir import LogDir
+from headrace.broker.metadata.metadata_writer import MetadataWriter
 from headrace.config.broker import BrokerConfig
 from headrace.core.cluster.records import (
     LOG_DIRECTORIES,
@@ -34,10 +35,8 @@ from headrace.ports import (
     Entropy,
     FileSystem,
     Journal,
-    MetadataStore,
     OpenStorage,
     Put,
-    versions_of,
 )
 
 _STORAGE: Final = "storage:"
@@ -177,7 +176,7 @@ class _Opening:
     def __init__(
         self,
         config: BrokerConfig,
-        metadata: MetadataStore,
+        metadata: MetadataWriter,
         entropy: Entropy,
         journal: Journal,
         *,
@@ -195,7 +194,7 @@ class _Opening:
         self._run_tasks = run_tasks
         self._storages = storages
         self._key = f"{LOG_DIRECTORIES}{config.broker_id}"
-        entry = metadata.get(self._key)
+        entry = metadata.image.get(self._key)
         self.names = {} if entry is None else dict(decode(entry, LogDirectoriesRecord).names)
 
     def open(self, files: FileSystem, new_id: str = "") -> LogDir:
@@ -233,7 +232,7 @@ class _Opening:
         ids = {directory_id for directory_id, known in self.names.items() if known == name}
         return bool(ids) and any(
             ids.intersection(decode(entry, PlacementRecord).directories)
-            for entry in self._metadata.list(f"{PLACEMENTS}{self._config.broker_id}/")
+            for entry in self._metadata.image.list(f"{PLACEMENTS}{self._config.broker_id}/")
         )
 
     def remember(self, log_dirs: Sequence[LogDir]) -> None:
@@ -241,7 +240,7 @@ class _Opening:
         names = self.names | {log_dir.directory_id: log_dir.name for log_dir in log_dirs}
         if names != self.names:
             put = Put(self._key, encode(LogDirectoriesRecord(names)))
-            versions_of(self._metadata.wait(self._metadata.commit([], [put])))
+            self._metadata.commit_at_start([], [put])
             self.names = names
 
 
@@ -250,7 +249,7 @@ def open_log_dirs(
     further: Sequence[FileSystem | UnusableDirectory],
     config: BrokerConfig,
     *,
-    metadata: MetadataStore,
+    metadata: MetadataWriter,
     entropy: Entropy,
     journal: Journal,
     cluster_id: str,

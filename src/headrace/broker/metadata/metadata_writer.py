@@ -121,6 +121,16 @@ class MetadataWriter:
         """End the watch of the store: the broker applies no further changes."""
         self._end_watch()
 
+    def commit_at_start(self, checks: Sequence[Check], operations: Sequence[Put | Delete]) -> None:
+        """Apply all operations if all checks hold, before the broker serves. Block until the image has them.
+
+        Raises:
+            Conflict: A check does not hold.
+            StorageError: The store does not respond.
+        """
+        self._commit(checks, operations)
+        self._apply_batches()
+
     def _apply_batches(self) -> None:
         """Apply the notifications of the store to the image."""
         while self._batches:

@@ -20,6 +20,7 @@ from typing import ClassVar, Final
 
 import msgspec
 
+from headrace.broker.metadata.metadata_writer import MetadataWriter
 from headrace.core.cluster.records import (
     PLACEMENTS,
     REGISTRATIONS,
@@ -40,9 +41,7 @@ from headrace.ports import (
     Delete,
     Journal,
     MetadataEntry,
-    MetadataStore,
     Put,
-    versions_of,
 )
 
 BROKER_EPOCHS: Final = "brokers/epoch/"
@@ -74,16 +73,16 @@ Change = tuple[Sequence[Check], Sequence[Put | Delete]]
 """Checks and operations that belong into one commit."""
 
 
-def carry_over(metadata: MetadataStore, journal: Journal) -> None:
+def carry_over(metadata: MetadataWriter, journal: Journal) -> None:
     """Bring the metadata of an earlier version into the formats of this version.
 
     Raises:
         StorageError: An entry cannot be read, or the store does not respond. The next start continues the migration.
     """
-    epochs = metadata.list(BROKER_EPOCHS)
+    epochs = metadata.image.list(BROKER_EPOCHS)
     if not epochs:
         return
-    topics = [entry for entry in metadata.list(TOPICS) if format_of(entry) < TOPIC_FORMAT]
+    topics = [entry for entry in metadata.image.list(TOPICS) if format_of(entry) < TOPIC_FORMAT]
     for checks, operations in _commits(_topic(entry) for entry in topics):
         _commit(metadata, checks, operations)
     _commit(metadata, *_registrations(metadata, epochs))
@@ -108,13 +107,13 @@ def _topic(entry: MetadataEntry) -> Change:
     return [Check(entry.key, entry.version)], operations
 
 
-def _registrations(metadata: MetadataStore, epochs: Sequence[MetadataEntry]) -> Change:
+def _registrations(metadata: MetadataWriter, epochs: Sequence[MetadataEntry]) -> Change:
     checks: list[Check] = []
     operations: list[Put | Delete] = []
     for entry in epochs:
         key = REGISTRATIONS + entry.key.removeprefix(BROKER_EPOCHS)
         broker_epoch = decode(entry, LeaderEpochRecord).leader_epoch
-        present = metadata.get(key)
+        present = metadata.image.get(key)
         if present is not None:
             broker_epoch = max(broker_epoch, decode(present, RegistrationRecord).broker_epoch)
         checks += [
@@ -143,10 +142,10 @@ def _commits(changes: Iterable[Change]) -> Iterator[Change]:
 
 
 def _commit(
-    metadata: MetadataStore, checks: Sequence[Check], operations: Sequence[Put | Delete]
+    metadata: MetadataWriter, checks: Sequence[Check], operations: Sequence[Put | Delete]
 ) -> None:
     try:
-        versions_of(metadata.wait(metadata.commit(checks, operations)))
+        metadata.commit_at_start(checks, operations)
     except Conflict as conflict:
         key = checks[conflict.index].key
         raise StorageError(

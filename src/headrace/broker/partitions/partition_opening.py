@@ -7,6 +7,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from headrace.broker.partitions.local_partitions import LocalPartitions
 from headrace.broker.partitions.topic import Topic
 from headrace.broker.replication.partition import Partition
 from headrace.broker.replication.partition_loader import PartitionLoader
@@ -22,10 +23,21 @@ _RETRY_INTERVAL_MS: Final = 500
 class PartitionOpening:
     """Opens the partitions of stored topics."""
 
-    __slots__ = ("_loader", "_states", "_unopened", "ahead", "next_deadline_ms", "pending")
+    __slots__ = (
+        "_loader",
+        "_local",
+        "_states",
+        "_unopened",
+        "ahead",
+        "next_deadline_ms",
+        "pending",
+    )
 
-    def __init__(self, loader: PartitionLoader, states: PartitionStates) -> None:
+    def __init__(
+        self, loader: PartitionLoader, local: LocalPartitions, states: PartitionStates
+    ) -> None:
         self._loader = loader
+        self._local = local
         self._states = states
         self.ahead: dict[str, PartitionState] = {}
         """The states to store of partitions whose logs have a higher leader epoch than the metadata, by key."""
@@ -37,9 +49,9 @@ class PartitionOpening:
         """The time of the next retry; None if there is nothing to retry."""
 
     def open_missing(self, topic: Topic, now_ms: int) -> Work[None]:
-        """Open the missing partitions of a topic in steps, and then show all of them at once."""
+        """Open the partitions that a topic does not show yet, in steps, and then show all of them at once."""
         config = topic.config
-        missing = range(len(topic.partitions), len(topic.directory_ids))
+        missing = range(len(self._local.of(topic)), topic.partitions_count)
         opened: list[Partition | None] = []
         self.pending += len(missing)
         try:
@@ -51,10 +63,12 @@ class PartitionOpening:
             self.pending -= len(missing) - len(opened)
         if topic.config is not config:
             self._loader.configure(opened, topic.config)
-        topic.partitions += [None if each is None or each.gone else each for each in opened]
+        self._local.show(topic, opened)
 
     def _open(self, topic: Topic, index: int, now_ms: int) -> Partition | None:
         self._unopened.pop((topic, index), None)
+        if not self._local.has_replica(topic, index):
+            return None
         state = self._states.get(topic.topic_id, index, topic.replicas[index])
         try:
             partition = self._loader.add(
@@ -100,7 +114,8 @@ class PartitionOpening:
             elif not exists(topic):
                 del self._unopened[topic, index]
             else:
-                partition = topic.partitions[index] = self._open(topic, index, now_ms)
+                partition = self._open(topic, index, now_ms)
                 if partition is not None:
+                    self._local.reopened(topic, index, partition)
                     opened.append(partition)
         return opened

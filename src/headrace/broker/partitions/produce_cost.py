@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from headrace.broker.partitions.local_partitions import LocalPartitions
 from headrace.broker.partitions.topics import Topics
 from headrace.broker.waiting.steps import ENTRY_COST, STEP_COST
 from headrace.protocol.messages.produce import PartitionProduceData, TopicProduceData
@@ -52,23 +53,20 @@ def decodes_several(topics: Topics, requested: Sequence[TopicProduceData]) -> bo
     )
 
 
-def begins_several(topics: Topics, requested: Sequence[TopicProduceData]) -> bool:
+def begins_several(partitions: LocalPartitions, requested: Sequence[TopicProduceData]) -> bool:
     """Return whether so many partitions get their first batch that creating their files takes longer than a step."""
     if len(requested) == 1 and len(requested[0].partition_data) <= _PARTITIONS_BEGUN_AT_ONCE:
         return False
     begun = 0
     for topic in requested:
         for data in topic.partition_data:
-            begun += is_empty(topics, topic.name, data)
+            begun += is_empty(partitions, topic.name, data)
     return begun > _PARTITIONS_BEGUN_AT_ONCE
 
 
-def is_empty(topics: Topics, name: str, data: PartitionProduceData) -> bool:
+def is_empty(partitions: LocalPartitions, name: str, data: PartitionProduceData) -> bool:
     """Return whether a partition has no batch yet."""
-    topic = topics.get(name)
-    if topic is None or not 0 <= data.index < len(topic.partitions):
-        return False
-    partition = topic.partitions[data.index]
+    partition = partitions.find(name, data.index)
     return partition is not None and partition.log.log_end_offset == 0
 
 

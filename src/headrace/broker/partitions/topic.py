@@ -1,4 +1,4 @@
-"""A topic: its settings, and its partitions."""
+"""A topic as it exists in the cluster: its settings, and the replicas of its partitions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import base64
 from collections.abc import Callable, Container, Mapping
 from typing import Final
 
-from headrace.broker.replication.partition import Partition
 from headrace.broker.topic_names import INTERNAL_TOPICS
 from headrace.config.broker import BrokerConfig
 from headrace.config.topic import TopicConfig
@@ -16,8 +15,6 @@ from headrace.errors import (
     ConfigError,
     ErrorCode,
     InvalidConfigError,
-    StorageUnavailableError,
-    UnknownTopicOrPartitionError,
 )
 from headrace.ports import Entropy
 
@@ -25,14 +22,13 @@ _ID_ATTEMPTS: Final = 100
 
 
 class Topic:
-    """A topic with its partitions."""
+    """A topic as it exists in the cluster. `LocalPartitions` has the partitions that this broker serves."""
 
     __slots__ = (
         "config",
         "directory_ids",
         "is_internal",
         "name",
-        "partitions",
         "replicas",
         "settings",
         "topic_id",
@@ -54,29 +50,15 @@ class Topic:
         """The settings of the topic itself as text, by Kafka's names."""
         self.config = config
         self.is_internal = name in INTERNAL_TOPICS
-        self.partitions: list[Partition | None] = []
-        """The partitions by number. None if a partition cannot be served: its data is damaged, or its log directory is
-        out of service."""
         self.replicas = replicas
         """The brokers of each partition. The first one is the preferred leader."""
         self.directory_ids = directory_ids
         """The id of the log directory of each partition; "" for the first log directory."""
 
-    def partition(self, index: int) -> Partition:
-        """Return one partition.
-
-        Raises:
-            ApiError: UNKNOWN_TOPIC_OR_PARTITION, or KAFKA_STORAGE_ERROR when it cannot be served.
-        """
-        if not 0 <= index < len(self.partitions):
-            raise UnknownTopicOrPartitionError(f"{self.name} has no partition {index}")
-        partition = self.partitions[index]
-        if partition is None:
-            raise StorageUnavailableError(
-                f"{self.name}-{index} is not served: its data is damaged, its log directory is out of service, or its "
-                "files cannot be opened now; the broker's log says which"
-            )
-        return partition
+    @property
+    def partitions_count(self) -> int:
+        """The number of partitions."""
+        return len(self.replicas)
 
 
 CheckConfig = Callable[[TopicConfig], None]

@@ -25,6 +25,7 @@ from itertools import chain
 from typing import Any, Final
 
 from headrace.broker.metadata.metadata_writer import MetadataWriter
+from headrace.broker.partitions.local_partitions import LocalPartitions
 from headrace.broker.partitions.partition_deletion import PartitionDeletion
 from headrace.broker.partitions.partition_opening import PartitionOpening
 from headrace.broker.partitions.topic import CheckConfig, Topic, acceptable_config, new_topic_id
@@ -39,6 +40,7 @@ from headrace.config.broker import BrokerConfig
 from headrace.config.topic import TopicConfig
 from headrace.config.topic_parsing import parse_topic_config
 from headrace.core.cluster.partition_states import PartitionStates
+from headrace.core.cluster.records import PartitionState
 from headrace.core.coordinator.runtime import Reply
 from headrace.errors import (
     ApiError,
@@ -69,6 +71,7 @@ class Topics:
         "_entropy",
         "_journal",
         "_loader",
+        "_local",
         "_new",
         "_replicas",
         "_store",
@@ -85,6 +88,7 @@ class Topics:
         metadata: MetadataWriter,
         *,
         replicas: Replicas,
+        local: LocalPartitions,
         loader: PartitionLoader,
         deletion: PartitionDeletion,
         entropy: Entropy,
@@ -98,6 +102,7 @@ class Topics:
             config: The configuration of the broker.
             metadata: Writes to the metadata store.
             replicas: The partitions of the broker.
+            local: The partitions that this broker serves, by topic.
             loader: Opens partitions.
             deletion: Deletes partitions.
             entropy: Makes topic ids.
@@ -109,6 +114,7 @@ class Topics:
         self._store = TopicStore(metadata, config.broker_id)
         self._broker_id = config.broker_id
         self._replicas = replicas
+        self._local = local
         self._loader = loader
         self._deletion = deletion
         self._entropy = entropy
@@ -123,12 +129,11 @@ class Topics:
         """The topics that are stored, but not shown yet: their logs are being opened."""
         self.states = PartitionStates()
         """The leaders of partitions, and their leader epochs."""
-        self.opening = PartitionOpening(loader, self.states)
+        self.opening = PartitionOpening(loader, local, self.states)
         """Opens the partitions; its `next_deadline_ms` is the time of the next `tick`."""
         self.deleted_names = DeletedNames()
         self.changes = 0
         """A number that rises whenever a topic is created, grown or deleted."""
-        replicas.on_offline = self._take_offline
 
     # Lookup
 
@@ -163,24 +168,13 @@ class Topics:
             raise UnknownTopicOrPartitionError(f"there is no topic {name[:300]!r}")
         return topic
 
-    def find_partition(self, name: str, index: int, current_leader_epoch: int) -> Partition:
-        """Return a partition that a consumer wants to read.
-
-        Args:
-            name: The name of the topic.
-            index: The number of the partition.
-            current_leader_epoch: The leader epoch that the client knows; -1 if it sends none.
-
-        Raises:
-            ApiError: The partition does not exist or is offline, or the client's leader epoch is another one.
-        """
-        partition = self.require(name).partition(index)
-        partition.check_leader_epoch(current_leader_epoch)
-        return partition
-
     def by_id(self, topic_id: bytes) -> Topic | None:
         """Return the topic with an id; None if there is none."""
         return self._by_id.get(topic_id)
+
+    def state(self, topic: Topic, index: int) -> PartitionState:
+        """Return the leader, leader epoch and in-sync replicas of a partition."""
+        return self.states.get(topic.topic_id, index, topic.replicas[index])
 
     # Start, and time
 
@@ -193,10 +187,12 @@ class Topics:
         self._store.load_states(self.states)
         topics = self._store.load(self._config)
         self._finish_deletions({topic.name for topic in topics})
+        local = self._local
         specs = [
             (TopicPartition(topic.name, index), topic.topic_id, topic.config, directory_id)
             for topic in topics
             for index, directory_id in enumerate(topic.directory_ids)
+            if local.has_replica(topic, index)
         ]
         self._loader.load(specs, now_ms)
         for topic in topics:
@@ -244,14 +240,6 @@ class Topics:
         )
         self.changes += len(opened)
         return opened
-
-    def _take_offline(self, partition: Partition) -> None:
-        name, index = partition.topic_partition
-        topic = self._by_name.get(name)
-        if topic is None or index >= len(topic.partitions):
-            return  # the partition is being opened: `open_missing` leaves it out
-        if topic.partitions[index] is partition:
-            topic.partitions[index] = None
 
     # Creation
 
@@ -368,7 +356,7 @@ class Topics:
         Raises:
             ApiError: The topic could not grow.
         """
-        present = len(topic.directory_ids)
+        present = topic.partitions_count
         if partitions_count <= present:
             raise ApiError(
                 ErrorCode.INVALID_PARTITIONS,
@@ -414,7 +402,7 @@ class Topics:
 
         def applied() -> None:
             topic.settings, topic.config = dict(settings), config
-            self._loader.configure(topic.partitions, config)
+            self._loader.configure(self._local.of(topic), config)
             self._journal.info("topic_configured", topic=topic.name, settings=topic.settings)
 
         self._store.configure(topic, settings, applied)
@@ -456,7 +444,7 @@ class Topics:
         self._loader.broker_config_changed(config)
         for topic in chain(self._by_name.values(), self._new.values()):
             topic.config = parse_topic_config(topic.settings, config)
-            self._loader.configure(topic.partitions, topic.config)
+            self._loader.configure(self._local.of(topic), topic.config)
 
     # Deletion
 
@@ -479,10 +467,11 @@ class Topics:
     def _deleted(self, topic: Topic) -> Work[None]:
         name = topic.name
         self.changes += 1
+        self._local.hide(topic)
         del self._by_name[name], self._by_id[topic.topic_id]
         del self._by_metric_name[metric_name(name)]
         self.deleted_names.add(name)
-        partitions = [TopicPartition(name, index) for index in range(len(topic.partitions))]
+        partitions = [TopicPartition(name, index) for index in range(topic.partitions_count)]
         if (yield from self._deletion.delete(partitions)):
             self._store.remove_tombstone(topic.topic_id)
         self._journal.info("topic_deleted", topic=name, topic_id=topic.topic_id.hex())

@@ -148,8 +148,10 @@ class LogStore:
         self._commit = None
         for part in commit.parts:
             failure = error or part.error
-            synced += part.log_dir.logs.finish_sync(part.batch, failure)
-            part.log_dir.logs.high_watermarks.moved(now_ms)
+            logs = part.log_dir.logs
+            synced += logs.finish_sync(part.batch, failure)
+            if logs.high_watermarks.next_ms is None:
+                logs.high_watermarks.moved(now_ms)
             if failure is not None:
                 self._not_synced(part, failure, now_ms)
         return synced

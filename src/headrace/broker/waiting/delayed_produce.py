@@ -48,7 +48,8 @@ class DelayedProduce:
         part = None if self._done else self._pending.pop(number, None)
         if part is None:
             return
-        _fail(part, error)
+        if error is not ErrorCode.NONE:
+            _fail(part, error)
         if not self._pending:
             self._complete()
 
@@ -73,7 +74,6 @@ class DelayedProduce:
 
 
 def _fail(part: PartitionProduceResponse, error: ErrorCode) -> None:
-    if error is not ErrorCode.NONE:
-        part.error_code = error
-        part.base_offset = -1
-        part.log_append_time_ms = -1
+    part.error_code = error
+    part.base_offset = -1
+    part.log_append_time_ms = -1

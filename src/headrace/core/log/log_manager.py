@@ -11,8 +11,7 @@ A group commit, as the broker runs it:
 4. `finish_sync` raises the `synced_offset` of each log, and the broker answers the requests that waited for it. The
    next batch may start.
 
-After one failed sync all logs of the directory have failed for good: the kernel may report success the next time
-although the data is lost.
+After one failed sync all logs of the directory have failed: a later success may hide lost data.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from headrace.core.log.files.sync import RunTasks, SyncTask, run_in_turn
 from headrace.core.log.partition_log import PartitionLog
 from headrace.core.log.segments.open_segments import OpenSegments
 from headrace.core.log.shared import Shared
-from headrace.core.log.upkeep.deletions import NAME_LENGTH, Deletions
+from headrace.core.log.upkeep.deletions import Deletions
 from headrace.core.log.upkeep.high_watermarks import HighWatermarks
 from headrace.core.log.upkeep.log_offsets import LogOffsets
 from headrace.core.log.upkeep.sync_batch import SyncBatch
@@ -45,7 +44,6 @@ from headrace.ports import FileSystem, Journal
 from headrace.types import TopicPartition
 
 CLEAN_FILE: Final = "clean_shutdown"
-STRAY_SUFFIX: Final = "-stray"
 LOGS_A_BATCH: Final = 500
 """The number of logs in one group commit. Collecting these logs, and answering their requests, takes some ten
 milliseconds."""
@@ -58,6 +56,8 @@ class PartitionSpec:
     topic_partition: TopicPartition
     topic_id: bytes
     config: LogConfig
+    is_replicated: bool = False
+    """Whether other brokers have replicas, so that records above the stored high watermark may be truncated."""
 
 
 class LogManager:
@@ -184,7 +184,7 @@ class LogManager:
             StorageError: The data is damaged.
         """
         partition, name = spec.topic_partition, str(spec.topic_partition)
-        self._set_stray_aside(name, spec.topic_id)
+        self._deletions.make_way(name, spec.topic_id)
         key = _key(partition, spec.topic_id)
         log = PartitionLog.open(
             self._files,
@@ -195,7 +195,7 @@ class LogManager:
             clean=self._clean,
             recovery_point=self._offsets.recovery_point(key),
             log_start_offset=self._offsets.start_offset(key),
-            high_watermark=self.high_watermarks.of(partition),
+            high_watermark=self.high_watermarks.of(partition) if spec.is_replicated else None,
             metadata=encode_topic_id(spec.topic_id),
             journal=self._journal,
             sync=sync,
@@ -212,15 +212,6 @@ class LogManager:
     def mark_dirty(self, log: PartitionLog) -> None:
         """Include a log in the next group commit."""
         self._dirty[log] = None
-
-    def _set_stray_aside(self, name: str, topic_id: bytes) -> None:
-        """Rename a directory that an earlier topic with the same name left."""
-        self._deletions.free(name)
-        found = decode_topic_id(self._files.read_file(f"{name}/{METADATA_FILE}"))
-        if found is not None and found != topic_id:
-            stray = f"{name[-NAME_LENGTH:]}.{found.hex()}{STRAY_SUFFIX}"
-            self._files.rename(name, stray)
-            self._journal.warning("stray_directory_set_aside", directory=name, renamed=stray)
 
     # Logs
 
@@ -321,11 +312,14 @@ class LogManager:
         try:
             if remaining < log.log_end_offset:
                 self._lower(log, remaining)
-            return log.truncate_to(end_offset, now_ms=now_ms)
+            log.truncate_to(end_offset, now_ms=now_ms)
+            if log.segments.has_doomed:
+                log.purge()
         except OSError as error:
             if not is_passing(error):
                 self.fail(error)
             raise
+        return remaining
 
     def _lower(self, log: PartitionLog, end_offset: int) -> None:
         """Make durable that nothing is known of a log beyond an offset."""

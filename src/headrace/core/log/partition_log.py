@@ -204,7 +204,6 @@ class PartitionLog(AppendableLog):
             OSError: The replacement is incomplete. After a restart the log can be used again.
         """
         self._log_files.install(replacement, self.config.index_interval_bytes)
-        self.producers.transactions.aborted.start_at(self.log_start_offset)
 
     def settle(self) -> None:
         """Note that the file of an installed segment, if there is one, has its final name."""
@@ -266,8 +265,9 @@ class PartitionLog(AppendableLog):
         cut = self._find_cut(end_offset)
         producers = self._log_files.producers_below(cut, self.config, now_ms)
         remaining = max(cut.end_offset, self.log_start_offset)
-        producers.transactions.start_at(self.log_start_offset)
+        producers.transactions.move_start(self.log_start_offset)
         producers.transactions.keep_decided(self.producers.transactions.decided, remaining)
+        producers.keep_deleted(self.producers, remaining)
         self.producers.close()
         self.producers = producers
         self.log_end_offset = remaining
@@ -305,12 +305,14 @@ class PartitionLog(AppendableLog):
         return [segment.base_offset for segment in deleted]
 
     def purge(self) -> None:
-        """Remove the files of deleted segments. Ranges that readers hold stay readable.
+        """Forget what lies below the log start offset, and remove the files. The offset is durable.
 
-        After a crash before or during the removal, segments below the log start offset are left. The next opening
-        removes them if it knows that offset.
+        Ranges that readers hold stay readable. After a crash before or during the removal, segments below the log start
+        offset are left. The next opening removes them if it knows that offset.
         """
         self._log_files.purge()
+        self.epochs.truncate_to_start(self.log_start_offset)
+        self.producers.transactions.start_at(self.log_start_offset)
 
     def advance_log_start_offset(self, offset: int) -> None:
         """Delete the records below an offset, on disk when whole segments lie below it.
@@ -325,8 +327,7 @@ class PartitionLog(AppendableLog):
     def _start_at(self, offset: int) -> None:
         if offset > self.log_start_offset:
             self.log_start_offset = offset
-            self.epochs.truncate_to_start(offset)
-            self.producers.transactions.start_at(offset)
+            self.producers.transactions.move_start(offset)
 
     # Producers
 

@@ -32,6 +32,7 @@ from headrace.security.principal import ANONYMOUS, Principal
 from headrace.security.scram import ScramClient, ScramMechanism
 from headrace.types import NEVER_MS
 from tests.fixtures.broker_harness import BrokerHarness
+from tests.fixtures.metadata_stores import stored
 
 SALT = b"0123456789abcdef"
 GENERIC = (
@@ -532,15 +533,15 @@ class TestCredentials:
         assert Connection(harness).run(scram("bob", "hunter2")).error_code == 0
 
     def test_stored_credentials_and_the_log_do_not_contain_the_password(self, harness):
-        stored = harness.metadata.list("scram/")
-        assert [entry.key for entry in stored] == [
+        credentials = stored(harness.metadata, "scram/")
+        assert list(credentials) == [
             "scram/SCRAM-SHA-256/alice",
             "scram/SCRAM-SHA-256/bob",
             "scram/SCRAM-SHA-512/alice",
         ]
         salted = ScramMechanism.SHA_256.salted("secret", SALT, 4096)
-        assert all(salted.hex().encode() not in entry.value for entry in stored)
-        assert all(b"secret" not in entry.value for entry in stored)
+        assert all(salted.hex().encode() not in entry.value for entry in credentials.values())
+        assert all(b"secret" not in entry.value for entry in credentials.values())
         assert not any("secret" in repr(line) for line in harness.journal.lines)
 
 

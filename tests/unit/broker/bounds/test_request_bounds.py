@@ -54,7 +54,7 @@ def test_a_partition_drops_completed_waiters():
     harness.create_topic("t")
     for _ in range(50):
         harness.send(fetch_request(("t", 0, 0), max_wait_ms=100))
-    partition = harness.broker.services.topics.require("t").partition(0)
+    partition = harness.broker.services.partitions.require("t", 0)
     assert len(partition.watchers) == 50
     harness.advance(100)
     assert len(partition.watchers) == 0

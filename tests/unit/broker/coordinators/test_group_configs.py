@@ -34,6 +34,7 @@ from headrace.protocol.messages.list_config_resources import ListConfigResources
 from headrace.protocol.messages.list_groups import ListGroupsRequest
 from headrace.protocol.messages.sync_group import SyncGroupRequest
 from tests.fixtures.broker_harness import BrokerHarness
+from tests.fixtures.metadata_stores import stored
 
 GROUP = 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
@@ -236,7 +237,7 @@ def test_the_number_of_groups_with_a_configuration_is_bounded(harness, monkeypat
 
 def test_an_invalid_stored_group_setting_stops_the_start(harness) -> None:
     attach(harness, "a")
-    entry = harness.metadata.get("config/group/g")
+    entry = stored(harness.metadata)["config/group/g"]
     bad = entry.value.replace(b"headrace.topics", b"headrace.topicz")
     harness.metadata.commit([], [Put(entry.key, bad)])
     with pytest.raises(StorageError, match="config/group/g"):

@@ -16,9 +16,8 @@ from tests.fixtures.broker_harness import BrokerHarness, batch, values
 def log(tmp_path) -> InternalLog:
     harness = BrokerHarness(files=OsFileSystem(tmp_path), offsets_topic_num_partitions=1)
     harness.call(FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]))
-    return InternalLog(
-        OFFSETS_TOPIC, harness.broker.services.topics, harness.broker.services.replicas
-    )
+    services = harness.broker.services
+    return InternalLog(OFFSETS_TOPIC, services.topics, services.partitions, services.replicas)
 
 
 def test_an_internal_log_is_read_up_to_the_log_end_offset(log, tmp_path):

@@ -30,7 +30,7 @@ def broker(durability: str) -> BrokerHarness:
 def sync_records(harness: BrokerHarness) -> None:
     """Write the content of the partitions to the disk, as the operating system may do at any time."""
     for index in (0, 1):
-        log = harness.broker.services.topics.require("t").partition(index).log
+        log = harness.broker.services.partitions.require("t", index).log
         task = log.start_sync()
         if task is not None:
             task.run()
@@ -59,7 +59,7 @@ def test_readers_of_committed_records_do_not_wait_for_a_marker_that_is_lost(
         settle(harness)
         power_cut(harness, seed)
         settle(harness)
-        log = harness.broker.services.topics.require("t").partition(0).log
+        log = harness.broker.services.partitions.require("t", 0).log
         assert not log.producers.transactions.open
         assert log.last_stable_offset == log.log_end_offset
         found = committed_values(harness, 0)
@@ -90,11 +90,9 @@ def test_a_transaction_that_is_open_stays_open_over_a_start(durability: str) -> 
     harness.crash()
     settle(harness)
     for index in (0, 1):
-        assert (
-            harness.broker.services.topics.require("t")
-            .partition(index)
-            .log.producers.transactions.open
-        )
+        assert harness.broker.services.partitions.require(
+            "t", index
+        ).log.producers.transactions.open
     assert producer.end() == 0
     settle(harness)
     assert (committed_values(harness, 0), committed_values(harness, 1)) == ([b"a"], [b"b"])
@@ -117,7 +115,7 @@ def test_no_transaction_begins_until_the_lost_markers_are_replaced(
         producer.end()
         settle(harness)
         power_cut(harness, seed)
-        log = harness.broker.services.topics.require("t").partition(0).log
+        log = harness.broker.services.partitions.require("t", 0).log
         lost += bool(log.producers.transactions.open)
         while producer.add(0) == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]:
             refused += 1

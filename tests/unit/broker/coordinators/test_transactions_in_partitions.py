@@ -42,7 +42,7 @@ def harness() -> BrokerHarness:
 
 def begin(harness: BrokerHarness, value: bytes, producer_id: int = 1, sequence: int = 0) -> None:
     """Append a transactional batch of a producer whose transaction the coordinator knows."""
-    partition = harness.broker.services.topics.require("t").partition(0)
+    partition = harness.broker.services.partitions.require("t", 0)
     records = transactional((None, value), producer_id=producer_id, sequence=sequence)
     harness.broker.services.replicas.append(partition, records, harness.now_ms)
     harness.sync()
@@ -96,9 +96,9 @@ def test_read_committed_gets_an_error_if_the_aborted_transactions_are_unknown(
 ):
     begin(harness, b"aborted")
     end(harness, transaction_result=False)
-    harness.broker.services.topics.require("t").partition(0).log.roll(harness.now_ms)
+    harness.broker.services.partitions.require("t", 0).log.roll(harness.now_ms)
     harness.restart()  # nothing is in memory any more
-    log = harness.broker.services.topics.require("t").partition(0).log
+    log = harness.broker.services.partitions.require("t", 0).log
     log._log_files.files.remove(log.segments.all[0].sidecar_path(TRANSACTION_INDEX))
     refused = harness.fetch("t", 0, isolation_level=1)
     assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR

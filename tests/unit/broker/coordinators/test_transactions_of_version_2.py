@@ -49,7 +49,7 @@ def code(pending: Any) -> int:
 
 
 def end_offset(harness: BrokerHarness) -> int:
-    return harness.broker.services.topics.require("t").partition(0).log.log_end_offset
+    return harness.broker.services.partitions.require("t", 0).log.log_end_offset
 
 
 @pytest.mark.parametrize("committed", [True, False])
@@ -392,7 +392,9 @@ def test_batches_of_many_partitions_that_were_added_are_appended_in_steps() -> N
     session = Session()
     first, second = (produce_to_all(producer, value) for value in (b"a", b"b"))
     pending = harness.send(first, 12, session=session)
-    logs = [each.log for each in harness.broker.services.topics.require("t").partitions if each]
+    services = harness.broker.services
+    partitions = services.partitions.of(services.topics.require("t"))
+    logs = [each.log for each in partitions if each]
     most = appended = 0
     while session.busy:
         assert harness.step() or harness.sync()

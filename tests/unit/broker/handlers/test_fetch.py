@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.broker.partitions.topic import Topic
+from headrace.broker.replication.partition import Partition
 from headrace.errors import CorruptRecordError, ErrorCode
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from headrace.protocol.messages.fetch import FetchRequest
@@ -347,8 +347,7 @@ class DamagedLog:
 def test_a_partition_that_cannot_be_read_is_an_error_of_its_own(harness, error):
     harness.produce("t", b"a", partition=0)
     harness.produce("t", b"b", partition=1)
-    topic: Topic = harness.broker.services.topics.require("t")
-    partition = topic.partition(0)
+    partition: Partition = harness.broker.services.partitions.require("t", 0)
     partition.log = DamagedLog(partition.log, error)  # type: ignore[assignment]  # stands in for a damaged disk
     first, second = parts(harness.call(fetch_request(("t", 0, 0), ("t", 1, 0))))
     assert first.error_code == ErrorCode.KAFKA_STORAGE_ERROR

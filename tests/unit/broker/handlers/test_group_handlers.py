@@ -120,7 +120,7 @@ def test_the_coordinator_is_this_broker_at_the_address_that_the_client_used(vers
     response = harness.call(request, version, listener=("10.0.0.7", 1234))
     assert (response.error_code, response.node_id) == (ErrorCode.NONE, 3)
     assert (response.host, response.port) == ("10.0.0.7", 1234)
-    assert len(harness.broker.services.topics.require("__consumer_offsets").partitions) == 50
+    assert harness.broker.services.topics.require("__consumer_offsets").partitions_count == 50
 
 
 def test_several_coordinators_are_found_at_once(broker):

@@ -13,6 +13,7 @@ from headrace.protocol.codec import ZERO_UUID
 from headrace.protocol.messages.describe_cluster import DescribeClusterRequest
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.fixtures.broker_harness import BrokerHarness
+from tests.fixtures.metadata_stores import stored
 
 
 def ask(harness: BrokerHarness, *names: str, version: int = 12, create: bool = True):
@@ -62,7 +63,7 @@ def test_a_missing_topic_is_created_at_once_and_is_in_the_answer(version: int):
     (topic,) = ask(harness, "new", version=version).topics
     assert topic.error_code == ErrorCode.NONE
     assert len(topic.partitions) == 3
-    assert harness.metadata.get("topics/new") is not None
+    assert stored(harness.metadata).get("topics/new") is not None
 
 
 def test_a_deleted_topic_is_unknown_once_before_it_is_created_again():
@@ -110,7 +111,7 @@ def test_a_missing_topic_is_not_created_unless_client_and_broker_allow_it(option
     (topic,) = ask(harness, "new", create=create).topics
     assert topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert (topic.name, topic.topic_id, topic.partitions) == ("new", ZERO_UUID, [])
-    assert harness.metadata.get("topics/new") is None
+    assert stored(harness.metadata).get("topics/new") is None
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../up", "a b", "é", "x" * 250, "a\x00"])
@@ -118,7 +119,7 @@ def test_a_name_that_no_topic_may_have_is_refused(name: str):
     harness = BrokerHarness()
     (topic,) = ask(harness, name).topics
     assert topic.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
-    assert list(harness.metadata.list("topics/")) == []
+    assert stored(harness.metadata, "topics/") == {}
 
 
 def test_an_invalid_topic_does_not_affect_the_others():

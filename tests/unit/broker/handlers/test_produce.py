@@ -322,7 +322,7 @@ def test_with_durability_os_logs_are_synced_in_the_background():
     harness = BrokerHarness(durability="os")
     harness.create_topic("t")
     harness.produce("t", b"a")
-    partition = harness.broker.services.topics.require("t").partition(0)
+    partition = harness.broker.services.partitions.require("t", 0)
     assert partition.log.synced_offset == 0
     harness.advance(30_000)
     assert harness.sync()
@@ -372,12 +372,12 @@ def test_a_failed_sync_fails_waiting_and_later_produces(harness: BrokerHarness):
 def test_a_failed_append_fails_the_data_directory(harness: BrokerHarness):
     harness.produce("t", b"a")
     waiting = harness.send(produce_request("t", 1, batch(b"a")))
-    log = harness.broker.services.topics.require("t").partition(0).log
+    log = harness.broker.services.partitions.require("t", 0).log
 
     def broken(*_args, **_options):
         raise OSError(errno.EIO, "Input/output error")
 
-    partition = harness.broker.services.topics.require("t").partition(0)
+    partition = harness.broker.services.partitions.require("t", 0)
     partition.log = _Failing(log, broken)  # type: ignore[assignment]  # replaces a log on a broken disk
     response = harness.call(produce_request("t", 0, batch(b"b")))
     assert error_of(response) == ErrorCode.KAFKA_STORAGE_ERROR

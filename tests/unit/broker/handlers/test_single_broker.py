@@ -71,7 +71,7 @@ def fail(harness: BrokerHarness, disk: Disk, index: int) -> None:
     harness.send(produce_request("t", index, batch(b"lost")), 9)
     while harness.sync():
         pass
-    assert harness.broker.services.topics.require("t").partitions[index] is None
+    assert harness.broker.services.partitions.find("t", index) is None
 
 
 def test_a_replica_is_in_the_directory_where_it_is_and_in_no_other(harness: BrokerHarness) -> None:

@@ -26,6 +26,7 @@ from tests.fixtures.broker_harness import (
     produce_request,
     values,
 )
+from tests.fixtures.metadata_stores import stored
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def names(harness) -> list[str]:
 def test_defaults_are_accepted_in_every_version(harness, version):
     (result,) = create(harness, wanted(), version=version)
     assert (result.error_code, result.error_message) == (0, None)
-    assert len(harness.broker.services.topics.require("t").partitions) == 4
+    assert harness.broker.services.topics.require("t").partitions_count == 4
     if version >= 5:
         assert (result.num_partitions, result.replication_factor) == (4, 1)
         assert {c.name: c.value for c in result.configs}["cleanup.policy"] == "delete"
@@ -118,7 +119,7 @@ def test_validate_only_creates_nothing(harness):
     (result,) = create(harness, wanted(partitions=3), validate_only=True)
     assert (result.error_code, result.num_partitions, result.topic_id) == (0, 3, ZERO_UUID)
     assert names(harness) == []
-    assert list(harness.metadata.list("topics/")) == []
+    assert stored(harness.metadata, "topics/") == {}
 
 
 def test_topics_are_created_or_refused_each_for_itself(harness):
@@ -210,7 +211,7 @@ def test_a_deleted_topic_is_gone_with_its_data(harness, version):
     assert names(harness) == []
     assert not [name for name in harness.files.list("") if name.startswith("t-")]
     for prefix in ("topics/", "config/topic/", "deleted/"):
-        assert list(harness.metadata.list(prefix)) == []
+        assert stored(harness.metadata, prefix) == {}
 
 
 @pytest.mark.parametrize("version", [1, 5, 6])
@@ -309,13 +310,13 @@ def test_a_deletion_that_a_crash_cut_short_is_finished_at_the_next_start(harness
     monkeypatch.setattr(PartitionDeletion, "delete", _die)
     with pytest.raises(SystemError):
         delete(harness, DeleteTopicState(name="t"))
-    assert harness.metadata.get(f"deleted/{topic_id.hex()}") is not None
+    assert stored(harness.metadata).get(f"deleted/{topic_id.hex()}") is not None
     assert "t-0" in harness.files.list("")
 
     harness.crash()
     assert names(harness) == []
     assert "t-0" not in harness.files.list("")
-    assert list(harness.metadata.list("deleted/")) == []
+    assert stored(harness.metadata, "deleted/") == {}
     assert "topic_deletion_finished" in harness.journal.events("info")
 
 

@@ -88,13 +88,13 @@ def test_a_compacted_topic_keeps_the_last_value_of_each_key(harness: BrokerHarne
     harness.create_topic("t", **COMPACT)
     for number in range(300):
         put(harness, "t", (b"key %d" % (number % 7), b"%d" % number))
-    before = harness.broker.services.topics.require("t").partition(0).log.size_bytes
+    before = harness.broker.services.partitions.require("t", 0).log.size_bytes
     wait(harness)
     records = all_records(harness, "t")
     assert len(records) < 30
     newest = {record.key: record.value for record in records}
     assert newest == {b"key %d" % (number % 7): b"%d" % number for number in range(293, 300)}
-    assert harness.broker.services.topics.require("t").partition(0).log.size_bytes < before / 5
+    assert harness.broker.services.partitions.require("t", 0).log.size_bytes < before / 5
     assert "log_compacted" in harness.journal.events("info")
     harness.restart()
     assert all_records(harness, "t") == records
@@ -171,7 +171,7 @@ def test_both_policies_apply_together() -> None:
     assert {record.key for record in all_records(harness, "t")} == {b"old", b"k"}
     wait(harness, 20 * MINUTE_MS)
     put(harness, "t", (b"new", b"v"))
-    log = harness.broker.services.topics.require("t").partition(0).log
+    log = harness.broker.services.partitions.require("t", 0).log
     assert log.log_start_offset >= 51
 
 
@@ -272,7 +272,7 @@ def test_committed_offsets_stay_small_however_often_groups_commit(
         commit(harness, f"g{number % 5}", number)
         if number % 100 == 99:
             wait(harness, 20_000)
-            log = harness.broker.services.topics.require("__consumer_offsets").partition(0).log
+            log = harness.broker.services.partitions.require("__consumer_offsets", 0).log
             sizes.append(log.size_bytes)
             assert log.segment_count < 10
     assert max(sizes) < 100_000  # of 0.5 MB that were written
@@ -299,7 +299,7 @@ def test_a_deleted_group_stays_deleted(tmp_path: Path) -> None:
         commit(harness, "stays", number)
         if number % 50 == 0:
             wait(harness)
-    log = harness.broker.services.topics.require("__consumer_offsets").partition(0).log
+    log = harness.broker.services.partitions.require("__consumer_offsets", 0).log
     data = log.read(0, max_bytes=1 << 20, up_to=log.log_end_offset, minimum_one=True)
     assert data is not None
     assert not [r for r in read_records(data.read()) if r.key is not None and b"gone" in r.key]

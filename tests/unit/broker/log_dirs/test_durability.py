@@ -24,7 +24,7 @@ TOPIC, BROKER = 2, 4
 
 
 def log_of(harness: BrokerHarness, topic: str = "t"):
-    return harness.broker.services.topics.require(topic).partition(0).log
+    return harness.broker.services.partitions.require(topic, 0).log
 
 
 def waits(harness: BrokerHarness, topic: str = "t") -> bool:

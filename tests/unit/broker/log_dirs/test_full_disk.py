@@ -220,7 +220,7 @@ def test_compaction_is_put_off_and_made_up_for(harness, disk):
     for number in range(8):
         records = keyed((b"key", b"%d" % number * 50), timestamp=harness.now_ms)
         harness.call(produce_request("c", 0, records))
-    log = harness.broker.services.topics.require("c").partition(0).log
+    log = harness.broker.services.partitions.require("c", 0).log
     before = log.size_bytes
     disk.error, disk.usable_bytes = errno.ENOSPC, 0
     wait()

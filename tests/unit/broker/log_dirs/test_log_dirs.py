@@ -40,6 +40,7 @@ from tests.fixtures.broker_harness import (
 )
 from tests.fixtures.compaction import keyed
 from tests.fixtures.crash_files import CrashFileSystem
+from tests.fixtures.metadata_stores import stored
 
 CHANGES = {"append", "create", "write_file", "make_directory", "sync", "sync_directory", "remove"}
 
@@ -100,7 +101,7 @@ def placement(harness: BrokerHarness, topic: str):
 
 
 def record(harness: BrokerHarness, key: str):
-    entry = harness.metadata.get(key)
+    entry = stored(harness.metadata).get(key)
     assert entry is not None
     return json.loads(entry.value)
 
@@ -186,8 +187,8 @@ def test_a_broker_with_one_directory_stores_no_directories():
     harness = BrokerHarness(files=Disk("/one"))
     harness.create_topic("t", partitions=2)
     assert record(harness, "topics/t")["replicas"] == [[1], [1]]
-    assert not harness.metadata.list("brokers/placement/")
-    assert not harness.metadata.list("brokers/directories/")
+    assert not stored(harness.metadata, "brokers/placement/")
+    assert not stored(harness.metadata, "brokers/directories/")
 
 
 def test_the_metadata_know_the_directory_of_each_partition(harness, disks):
@@ -206,9 +207,9 @@ def test_the_metadata_know_the_directories_of_added_partitions(harness, disks):
 
 
 def test_the_directories_of_a_deleted_topic_are_forgotten(harness):
-    assert harness.metadata.list("brokers/placement/")
+    assert stored(harness.metadata, "brokers/placement/")
     harness.send(DeleteTopicsRequest(topics=[DeleteTopicState(name="t", topic_id=bytes(16))]))
-    assert not harness.metadata.list("brokers/placement/")
+    assert not stored(harness.metadata, "brokers/placement/")
 
 
 def test_a_directory_is_found_by_its_id_under_any_path(harness, disks):
@@ -433,12 +434,12 @@ def test_a_topic_of_a_missing_directory_is_deleted_when_the_directory_returns(ha
     harness.create_topic("t", partitions=2)
     harness.produce("t", b"new", partition=1)
     harness.restart()
-    assert len(harness.metadata.list("deleted/")) == 1, "the directory is not there yet"
+    assert len(stored(harness.metadata, "deleted/")) == 1, "the directory is not there yet"
     assert disks[1].partitions() == ["t-1"]
     harness.further = disks[1:]
     harness.restart()
     assert disks[1].partitions() == []
-    assert not harness.metadata.list("deleted/")
+    assert not stored(harness.metadata, "deleted/")
     assert values(harness.fetch("t", 0, partition=1).records) == [b"new"]
 
 
@@ -451,7 +452,7 @@ def test_a_deletion_skips_a_failed_directory(harness, disks):
     disks[1].error = None
     harness.restart()
     assert disks[1].partitions() == []
-    assert not harness.metadata.list("deleted/")
+    assert not stored(harness.metadata, "deleted/")
 
 
 def test_a_copy_and_a_directory_of_another_broker_are_refused(harness, disks):

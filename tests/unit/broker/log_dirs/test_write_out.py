@@ -29,7 +29,7 @@ def make(files=None) -> tuple[BrokerHarness, WriteOuts]:
 
 
 def synced(harness: BrokerHarness) -> int:
-    return harness.broker.services.topics.require("much").partition(0).log.synced_offset
+    return harness.broker.services.partitions.require("much", 0).log.synced_offset
 
 
 def waiting(harness: BrokerHarness) -> Pending:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from headrace.broker.metadata.metadata_writer import BROKER_COMMITS, MetadataWriter
 from headrace.broker.metadata.migration import carry_over
 from headrace.errors import StorageError
 from headrace.metadata_stores.memory import MemoryMetadataStore
@@ -18,6 +19,7 @@ from headrace.protocol.messages.metadata import MetadataRequest
 from headrace.storage.os_files import OsFileSystem
 from tests.fixtures.broker_harness import BrokerHarness, RecordingJournal, values
 from tests.fixtures.crash_files import CrashFileSystem
+from tests.fixtures.metadata_stores import stored
 
 ENTRIES = Path(__file__).with_name("entries_before_format_3.json")
 """The entries of a data directory with five starts, the last two of them without the second log directory."""
@@ -28,7 +30,7 @@ class Killed(BaseException):
 
 
 class KilledStore(MemoryMetadataStore):
-    """A store whose process is killed after a number of commits."""
+    """A store whose process is killed after a number of commits. The commits by which a process begins do not count."""
 
     commits = 0
     killed_after: int | None = None
@@ -36,10 +38,22 @@ class KilledStore(MemoryMetadataStore):
     def commit(self, checks: Any, operations: Any) -> Any:
         """Commit, and be killed when it is time."""
         done = super().commit(checks, operations)
-        self.commits += 1
-        if self.commits == self.killed_after:
-            raise Killed
+        if any(not each.key.startswith(BROKER_COMMITS) for each in operations):
+            self.commits += 1
+            if self.commits == self.killed_after:
+                raise Killed
         return done
+
+
+def migrate(store: MemoryMetadataStore) -> None:
+    """Do what a start does until the metadata are carried over."""
+    journal = RecordingJournal()
+    metadata = MetadataWriter(store, 1, bytes(16), journal)
+    metadata.begin()
+    try:
+        carry_over(metadata, journal)
+    finally:
+        metadata.close()
 
 
 def store_with(entries: dict[str, str]) -> KilledStore:
@@ -65,7 +79,11 @@ EPOCH = {"brokers/epoch/1": '{"leader_epoch":4,"format":1}'}
 
 
 def contents(store: MemoryMetadataStore) -> dict[str, Any]:
-    return {entry.key: json.loads(entry.value) for entry in store.list("")}
+    return {
+        entry.key: json.loads(entry.value)
+        for entry in stored(store).values()
+        if not entry.key.startswith(BROKER_COMMITS)
+    }
 
 
 def topic_format_3(topic_id: str, partitions: int) -> dict[str, Any]:
@@ -81,12 +99,12 @@ def topic_format_3(topic_id: str, partitions: int) -> dict[str, Any]:
 def test_topics_directories_and_the_leader_epoch_are_carried_over() -> None:
     before = json.loads(ENTRIES.read_text(encoding="utf-8"))
     store = store_with(before)
-    carry_over(store, RecordingJournal())
+    migrate(store)
     after = contents(store)
     unchanged = {
         key: json.loads(value)
         for key, value in before.items()
-        if not key.startswith(("topics/", "brokers/epoch/"))
+        if not key.startswith(("topics/", "brokers/epoch/", BROKER_COMMITS))
     }
     offsets, late, one, two = (
         json.loads(before[f"topics/{name}"])["topic_id"]
@@ -127,9 +145,9 @@ def test_a_broker_serves_the_topics_that_were_carried_over_in_the_next_leader_ep
 
 def test_a_second_start_changes_nothing() -> None:
     store = store_with(EPOCH | {"topics/t": old_topic(1, 3, ["", "a", "b"])})
-    carry_over(store, RecordingJournal())
+    migrate(store)
     after, commits = contents(store), store.commits
-    carry_over(store, RecordingJournal())
+    migrate(store)
     assert (contents(store), store.commits) == (after, commits)
 
 
@@ -144,35 +162,35 @@ def many_topics() -> dict[str, str]:
 
 def test_a_start_after_a_crash_continues_the_migration() -> None:
     complete = store_with(many_topics())
-    carry_over(complete, RecordingJournal())
+    migrate(complete)
     assert complete.commits > 4
     for killed_after in range(1, complete.commits + 1):
         store = store_with(many_topics())
         store.killed_after = killed_after
         with pytest.raises(Killed):
-            carry_over(store, RecordingJournal())
+            migrate(store)
         half = contents(store)
         assert ("brokers/epoch/1" in half) == (killed_after < complete.commits)
-        carry_over(store, RecordingJournal())
+        migrate(store)
         assert contents(store) == contents(complete)
         assert store.commits == complete.commits, "no commit is repeated"
 
 
 def test_a_start_that_dies_after_each_of_its_commits_carries_everything_over() -> None:
     complete, store = store_with(many_topics()), store_with(many_topics())
-    carry_over(complete, RecordingJournal())
+    migrate(complete)
     for killed_after in range(1, complete.commits + 1):
         store.killed_after = killed_after
         with pytest.raises(Killed):
-            carry_over(store, RecordingJournal())
-    carry_over(store, RecordingJournal())
+            migrate(store)
+    migrate(store)
     assert contents(store) == contents(complete)
 
 
 def test_a_replica_is_placed_only_on_its_own_broker() -> None:
     topic = '{"topic_id":"%s","partitions":[[1],[2],[2,1]],"format":2,"directories":["a","b","c"]}'
     store = store_with(EPOCH | {"topics/t": topic % ("11" * 16)})
-    carry_over(store, RecordingJournal())
+    migrate(store)
     after = contents(store)
     placement = f"brokers/placement/%d/{'11' * 16}"
     assert after[placement % 1]["directories"] == {"a": [0], "c": [2]}
@@ -192,15 +210,15 @@ def test_an_unreadable_topic_is_refused_and_stays_as_it_is(value: str) -> None:
     entries = EPOCH | {"topics/a": old_topic(1, 1), "topics/t": value}
     store = store_with(entries)
     with pytest.raises(StorageError, match="topics/t"):
-        carry_over(store, RecordingJournal())
-    stored = store.list("topics/t")
-    assert [entry.value.decode() for entry in stored] == [value]
-    assert store.list("brokers/epoch/")
+        migrate(store)
+    topics = stored(store, "topics/t").values()
+    assert [entry.value.decode() for entry in topics] == [value]
+    assert stored(store, "brokers/epoch/")
 
 
 def test_a_broker_epoch_that_exists_already_does_not_fall() -> None:
     store = store_with(EPOCH | {"brokers/registration/1": '{"broker_epoch":9,"format":1}'})
-    carry_over(store, RecordingJournal())
+    migrate(store)
     assert contents(store) == {"brokers/registration/1": {"broker_epoch": 9, "format": 1}}
 
 

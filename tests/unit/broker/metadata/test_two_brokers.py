@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,6 +16,10 @@ from headrace.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequestEntryData,
     OpData,
 )
+from headrace.protocol.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    ScramCredentialDeletion,
+)
 from headrace.protocol.messages.describe_client_quotas import DescribeClientQuotasRequest
 from headrace.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -25,9 +30,21 @@ from headrace.protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from tests.fixtures.broker_harness import BrokerHarness
+from headrace.security.acls import CLUSTER_NAME, Operation, ResourceType
+from headrace.security.plain import PlainClient
+from headrace.security.scram import ScramMechanism
+from tests.fixtures.broker_harness import BrokerHarness, batch, produce_request
+from tests.unit.broker.access.test_authentication import Connection, options_of, scram, upsertion
+from tests.unit.broker.access.test_authorizer import (
+    as_user,
+    create,
+    creation,
+    delete,
+    delete_filter,
+)
+from tests.unit.broker.quotas.test_quotas import Harness
 
-GROUP = 32
+BROKER, GROUP = 4, 32
 
 
 class Cluster:
@@ -38,7 +55,7 @@ class Cluster:
         self.store = MemoryMetadataStore(content)
         """A session of neither broker."""
         self.one, self.two = (
-            BrokerHarness(metadata=MemoryMetadataStore(content), broker_id=number, **options)
+            Harness(**{**options, "metadata": MemoryMetadataStore(content), "broker_id": number})
             for number in (1, 2)
         )
         self.tick()
@@ -61,6 +78,12 @@ def set_quota(harness: BrokerHarness, rate: float | None) -> None:
     )
     response = harness.call(AlterClientQuotasRequest(entries=[row]))
     assert response.entries[0].error_code == ErrorCode.NONE
+
+
+def throttle_ms(harness: BrokerHarness) -> int:
+    """Produce more than a low quota allows, and return for how long the client is throttled."""
+    request = produce_request("t", 0, batch(bytes(10_000)))
+    return int(harness.call(request).throttle_time_ms)
 
 
 def quotas_of(harness: BrokerHarness) -> list[float]:
@@ -89,19 +112,20 @@ def events(harness: BrokerHarness, event: str) -> int:
     return sum(found == event for _, found, _ in harness.journal.lines)
 
 
-def test_a_quota_is_in_force_on_the_other_broker_from_its_next_tick(cluster: Cluster) -> None:
+def test_a_quota_throttles_clients_of_the_other_broker_from_its_next_tick(
+    cluster: Cluster,
+) -> None:
     one, two = cluster.one, cluster.two
+    two.create_topic("t")
     set_quota(one, 5.0)
     assert quotas_of(one) == [5.0], "in force on the own broker when the request is answered"
-    assert quotas_of(two) == []
+    assert throttle_ms(two) == 0
     assert two.broker.next_deadline_ms == 0
     cluster.tick()
-    assert quotas_of(two) == [5.0]
-    assert two.broker.quotas.active
+    assert throttle_ms(two) > 0
     set_quota(two, None)
     cluster.tick()
     assert quotas_of(one) == []
-    assert not one.broker.quotas.active
 
 
 def test_each_broker_logs_a_change_once(cluster: Cluster) -> None:
@@ -139,3 +163,143 @@ def test_an_entry_of_a_newer_version_is_reported_and_hides_no_other_change(
     for harness in (cluster.one, cluster.two):
         assert sorted(quotas_of(harness)) == [1.0, 5.0], "the last value that can be read stays"
         assert events(harness, "metadata_entry_not_applied") == 1
+
+
+SASL = options_of(
+    {"sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256", "connections.max.reauth.ms": "5000"}
+)
+
+
+def set_password(harness: BrokerHarness, password: str | None) -> None:
+    """Set the password of alice, or delete it."""
+    request = AlterUserScramCredentialsRequest(
+        deletions=[ScramCredentialDeletion(name="alice", mechanism=ScramMechanism.SHA_256)]
+        if password is None
+        else [],
+        upsertions=[upsertion("alice", password)] if password is not None else [],
+    )
+    assert [result.error_code for result in harness.call(request).results] == [0]
+
+
+@pytest.mark.parametrize("client", [scram, lambda **known: PlainClient("alice", known["password"])])
+def test_a_password_that_was_changed_on_one_broker_is_refused_by_the_other(
+    client: Callable[..., Any],
+) -> None:
+    cluster = Cluster(**SASL)
+    one, two = cluster.one, cluster.two
+
+    def login(harness: BrokerHarness, password: str) -> int:
+        return int(Connection(harness).run(client(password=password)).error_code)
+
+    set_password(one, "first")
+    cluster.tick()
+    assert (login(one, "first"), login(two, "first")) == (0, 0)
+    set_password(two, "second")
+    assert login(two, "first") == ErrorCode.SASL_AUTHENTICATION_FAILED
+    cluster.tick()
+    assert login(one, "first") == ErrorCode.SASL_AUTHENTICATION_FAILED
+    assert (login(one, "second"), login(two, "second")) == (0, 0)
+    set_password(one, None)
+    cluster.tick()
+    assert login(two, "second") == ErrorCode.SASL_AUTHENTICATION_FAILED
+
+
+def test_an_open_session_cannot_authenticate_again_with_the_old_password() -> None:
+    cluster = Cluster(**SASL)
+    set_password(cluster.one, "first")
+    cluster.tick()
+    connection = Connection(cluster.two)
+    assert connection.run(scram(password="first")).error_code == 0
+    set_password(cluster.one, "second")
+    cluster.two.advance(5_000)
+    again = connection.run(scram(password="first"))
+    assert again.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+
+
+def test_an_exchange_that_began_before_a_change_does_not_accept_the_old_password() -> None:
+    cluster = Cluster(**SASL)
+    set_password(cluster.one, "first")
+    cluster.tick()
+    connection, client = Connection(cluster.two), scram(password="first")
+    assert connection.handshake(client.mechanism).error_code == 0
+    first = connection.token(client.first())
+    set_password(cluster.one, "second")
+    cluster.tick()
+    proof = client.step(bytes(first.auth_bytes))
+    assert proof is not None
+    assert connection.token(proof).error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+
+
+def test_both_brokers_make_up_the_same_credential_for_an_unknown_user() -> None:
+    cluster = Cluster(**SASL)
+    one, two = (harness.broker.services.credentials for harness in (cluster.one, cluster.two))
+    made_up = one.find("nobody", ScramMechanism.SHA_256)
+    assert two.find("nobody", ScramMechanism.SHA_256) != made_up, "the image has no secret yet"
+    cluster.tick()
+    assert two.find("nobody", ScramMechanism.SHA_256) == made_up
+
+
+def may_describe(harness: BrokerHarness) -> bool:
+    request = DescribeClientQuotasRequest(components=[], strict=False)
+    code = harness.call(request, session=as_user("alice")).error_code
+    assert code in {ErrorCode.NONE, ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
+    return bool(code == ErrorCode.NONE)
+
+
+def test_a_permission_is_in_force_on_the_other_broker_and_ends_there() -> None:
+    cluster = Cluster(authorizer_class_name="headrace")
+    one, two = cluster.one, cluster.two
+    allow = creation(
+        resource_type=ResourceType.CLUSTER,
+        resource_name=CLUSTER_NAME,
+        operation=Operation.DESCRIBE_CONFIGS,
+    )
+    assert not may_describe(two)
+    assert create(one, allow) == [0]
+    assert may_describe(one)
+    cluster.tick()
+    assert may_describe(two)
+    assert delete(two, delete_filter())[0].error_code == 0
+    assert not may_describe(two)
+    cluster.tick()
+    assert not may_describe(one)
+    for harness in (one, two):
+        assert events(harness, "acls_changed") == 2
+
+
+def test_settings_of_all_brokers_are_in_force_on_the_other_broker(cluster: Cluster) -> None:
+    one, two = cluster.one, cluster.two
+    name = "message.max.bytes"
+    configure(one, BROKER, "", name, "1500")
+    assert described(one, BROKER, "1", name) == "1500"
+    cluster.tick()
+    assert described(two, BROKER, "2", name) == "1500"
+    two.create_topic("u")
+    too_large = two.produce("u", bytes(2000))
+    assert too_large.error_code == ErrorCode.MESSAGE_TOO_LARGE
+    configure(two, BROKER, "", name, None)
+    cluster.tick()
+    assert described(one, BROKER, "1", name) != "1500"
+    assert [events(harness, "broker_settings_changed") for harness in (one, two)] == [2, 2]
+
+
+def test_settings_of_one_broker_do_not_change_the_other(cluster: Cluster) -> None:
+    name = "log.retention.bytes"
+    before = described(cluster.two, BROKER, "2", name)
+    configure(cluster.one, BROKER, "1", name, "77")
+    cluster.tick()
+    assert described(cluster.one, BROKER, "1", name) == "77"
+    assert described(cluster.two, BROKER, "2", name) == before
+    assert events(cluster.two, "broker_settings_changed") == 0
+
+
+def test_settings_that_this_version_does_not_know_are_reported_and_not_applied(
+    cluster: Cluster,
+) -> None:
+    configure(cluster.one, BROKER, "", "log.retention.bytes", "77")
+    newer = Put("config/broker/default", b'{"settings":{"log.retention.bytes":"x"},"format":1}')
+    cluster.store.commit([], [newer])
+    cluster.tick()
+    for number, harness in enumerate((cluster.one, cluster.two), 1):
+        assert described(harness, BROKER, str(number), "log.retention.bytes") == "77"
+        assert events(harness, "broker_settings_not_applied") == 1

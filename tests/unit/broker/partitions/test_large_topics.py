@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from headrace.broker.config_alteration import change_settings
+from headrace.broker.partitions.topic import Topic
+from headrace.broker.replication.partition import Partition
 from headrace.broker.session import Session
 from headrace.broker.waiting.steps import FIRST_BATCH_COST, PARTITION_OPENING_COST, STEP_COST
 from headrace.errors import ErrorCode
@@ -21,6 +24,7 @@ from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, Delete
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from headrace.storage.memory_files import MemoryFileSystem
 from tests.fixtures.broker_harness import BrokerHarness, Pending, batch, produce_request
+from tests.fixtures.metadata_stores import stored
 
 MANY = 700
 OPENED_AT_ONCE = STEP_COST // PARTITION_OPENING_COST + 1
@@ -71,6 +75,10 @@ def partitions(harness: BrokerHarness, name: str = "t") -> int | None:
     return counts.get(name)
 
 
+def shown(harness: BrokerHarness, topic: Topic) -> Sequence[Partition | None]:
+    return harness.broker.services.partitions.of(topic)
+
+
 def opened(harness: BrokerHarness) -> int:
     return harness.broker.services.replicas.partitions_count
 
@@ -83,7 +91,7 @@ def test_a_topic_appears_whole_and_its_logs_are_opened_in_steps():
         assert opened(harness) - before <= OPENED_AT_ONCE
         before = opened(harness)
         topic = harness.broker.services.topics.get("t")
-        seen.append(None if topic is None else len(topic.partitions))
+        seen.append(None if topic is None else len(shown(harness, topic)))
         assert harness.step()
     assert seen[:3] == [None] * 3
     assert set(seen) <= {None, MANY}
@@ -153,7 +161,7 @@ def test_a_topic_grows_by_all_partitions_at_once():
     before = opened(harness)
     topic = harness.broker.services.topics.require("t")
     for _ in range(3):
-        assert len(topic.partitions) == 1
+        assert len(shown(harness, topic)) == 1
         harness.send(produce_request("t", 0, batch(b"x"), acks=0))
         assert opened(harness) - before <= OPENED_AT_ONCE
         before = opened(harness)
@@ -188,7 +196,7 @@ def test_a_topic_is_gone_at_once_and_its_files_are_removed_in_steps():
         assert harness.step()
         steps += 1
     assert steps > 2
-    assert (directories(harness), harness.metadata.list("deleted/")) == (0, [])
+    assert (directories(harness), stored(harness.metadata, "deleted/")) == (0, {})
 
 
 @pytest.mark.parametrize("steps", range(3))
@@ -199,7 +207,7 @@ def test_a_crash_during_a_deletion_is_finished_by_the_next_start(steps: int):
         assert harness.step()
     assert directories(harness) > 0
     harness.crash()
-    assert (directories(harness), harness.metadata.list("deleted/")) == (0, [])
+    assert (directories(harness), stored(harness.metadata, "deleted/")) == (0, {})
     assert partitions(harness) is None
 
 
@@ -242,8 +250,8 @@ def test_a_disk_that_fails_between_two_steps_of_a_creation_leaves_its_partitions
     (result,) = finish(harness, pending)
     assert result.error_code == 0
     topic = harness.broker.services.topics.require("t")
-    served = [each for each in topic.partitions if each is not None]
-    assert (len(topic.partitions), len(served)) == (MANY, MANY // 2)
+    served = [each for each in shown(harness, topic) if each is not None]
+    assert (len(shown(harness, topic)), len(served)) == (MANY, MANY // 2)
     assert all(each.log_dir is first for each in served)
 
 
@@ -254,7 +262,7 @@ def test_settings_that_change_between_two_steps_count_for_all_partitions():
     change_settings(harness.broker.services, {"log.segment.bytes": "12345"}, all_brokers=True)
     finish(harness, pending)
     topic = harness.broker.services.topics.require("t")
-    sizes = {each.log.config.segment_bytes for each in topic.partitions if each is not None}
+    sizes = {each.log.config.segment_bytes for each in shown(harness, topic) if each is not None}
     assert sizes == {topic.config.segment_bytes} == {12345}
 
 
@@ -271,4 +279,4 @@ def test_a_large_topic_that_metadata_creates_exists_at_the_next_request():
         harness.step()
     finish(harness)
     (topic,) = harness.call(request).topics
-    assert (topic.error_code, len(topic.partitions)) == (0, MANY)
+    assert (topic.error_code, len(shown(harness, topic))) == (0, MANY)

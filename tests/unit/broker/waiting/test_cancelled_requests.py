@@ -63,7 +63,8 @@ def waits_for_nothing(harness: BrokerHarness) -> bool:
     broker = harness.broker
     topic = broker.services.topics.get("t")
     assert topic is not None
-    watched = [partition for partition in topic.partitions if partition and partition.watchers]
+    partitions = broker.services.partitions.of(topic)
+    watched = [partition for partition in partitions if partition and partition.watchers]
     held = len(broker.services.waiting_fetches), broker.services.waiting_fetches.held_bytes
     return not watched and len(broker.services.purgatory) == 0 and held == (0, 0)
 

@@ -231,8 +231,7 @@ def test_a_topic_deleted_during_a_redrive_is_not_created_again(broker: Broker) -
 
     def letters() -> Iterator[headrace.ConsumerRecord]:
         yield letter
-        orders = broker._core.services.topics.require("orders").partitions[0]
-        assert orders is not None
+        orders = broker._core.services.partitions.require("orders", 0)
         broker.wait_until(lambda: orders.high_watermark)
         broker.delete_topic("orders")
         yield letter._replace(offset=1)

@@ -17,6 +17,7 @@ from headrace.metadata_stores.sqlite import SqliteMetadataStore
 from headrace.security.scram import ScramCredential, ScramMechanism
 from headrace.server.stores import METADATA_FILE, open_stores
 from tests.fixtures.broker_harness import BrokerHarness
+from tests.fixtures.metadata_stores import stored
 
 SHA_256, SHA_512 = ScramMechanism
 
@@ -44,7 +45,7 @@ class Data:
         """Return the credential that a broker would find in the data directory."""
         store = SqliteMetadataStore(self.path / METADATA_FILE)
         try:
-            entry = store.get(credential_key(user, mechanism))
+            entry = stored(store).get(credential_key(user, mechanism))
         finally:
             store.close()
         assert entry is not None

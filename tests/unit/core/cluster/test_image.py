@@ -10,6 +10,7 @@ from headrace.core.cluster.image import Changes, MetadataImage
 from headrace.errors import StorageError
 from headrace.metadata_stores.memory import MemoryMetadataStore
 from headrace.ports import Delete, MetadataBatch, MetadataEntry, Put
+from tests.fixtures.metadata_stores import stored
 
 
 def entry(key: str, version: int = 1, value: bytes = b"") -> MetadataEntry:
@@ -135,6 +136,6 @@ def test_the_image_and_its_consumers_equal_the_store(
         )
     if late >= len(work):
         consume("late")
-    assert image.list("") == store.list("")
-    expected = {entry.key: entry.value for entry in store.list("a/")}
+    assert image.list("") == list(stored(store).values())
+    expected = {entry.key: entry.value for entry in stored(store, "a/").values()}
     assert copies == {"early": expected, "late": expected}

@@ -376,19 +376,22 @@ class LogFiles:
             file.truncate(cut.position)
             file.sync()
             cut.segment.synced_offset = cut.end_offset
-        if not is_active and cut.end_offset == end_offset:
-            self._begin_active(cut)
+        if not self.segments.active.loaded and len(self.segments) > 1:
+            self.create(self.segments.active)
+            self.files.sync_directory(self.directory)
+        self._write_caches_after_cut()
 
-    def _begin_active(self, cut: Cut) -> None:
-        """Create the active segment that follows a cut."""
-        self.create(self.segments.active)
-        self.files.sync_directory(self.directory)
-        sealed = self.segments.all[-2] if len(self.segments) > 1 else None
-        if sealed is not None:
+    def _write_caches_after_cut(self) -> None:
+        """Write the caches of the last segment with batches."""
+        active = self.segments.active
+        if active.size:
+            self.write_caches(active)
+        elif len(self.segments) > 1:
+            sealed = self.segments.all[-2]
             self._aborted.seal(sealed.base_offset, sealed.end_offset)
-            if sealed is cut.segment:
-                sealed.write_sidecars()
-            self.write_aborted(sealed)
+            self.write_caches(sealed)
+        else:
+            self._snapshots.write(self._producers, active.end_offset)
 
     def _drop_after(self, cut: Cut, config: LogConfig, now_ms: int) -> list[Segment]:
         """Begin an active segment at a cut through a sealed segment, and return the segments to remove."""

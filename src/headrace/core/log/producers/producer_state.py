@@ -289,6 +289,22 @@ class ProducerStates:
         """The largest size in bytes that a snapshot file could have now."""
         return _PRODUCER_BYTES * len(self._entries)
 
+    def keep_deleted(self, known: ProducerStates, end_offset: int) -> None:
+        """Add the producers of a truncated log whose batches are deleted: only `known` has their state.
+
+        Args:
+            known: The state before the truncation.
+            end_offset: The new log end offset. Batches above it are left out.
+        """
+        kept: dict[int, bytes] = {}
+        for producer_id, entry in known.items():
+            count = sum(batch.last_offset < end_offset for batch in entry.batches)
+            if count and producer_id not in self._entries:
+                packed = entry.packed_batches[: count * BATCH_BYTES]
+                kept[producer_id] = entry._replace(packed_batches=packed).encode()
+        self._entries = kept | self._entries  # the longest idle producers come first
+        self._bound.count += len(kept)
+
     def encode(self, offset: int) -> bytes:
         """Return the snapshot file of the state after all batches below `offset`."""
         parts = [_HEADER.pack(_MAGIC, _VERSION, 0, offset, len(self._entries))]

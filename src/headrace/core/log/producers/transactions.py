@@ -58,11 +58,15 @@ class LogTransactions:
             decided.popleft()
         self._find_first_unstable()
 
+    def move_start(self, offset: int) -> None:
+        """Note a log start offset that is not durable yet: after a crash the log may begin below it again."""
+        self._start_offset = offset
+        self._find_first_unstable()
+
     def start_at(self, offset: int) -> None:
         """Forget what lies below the log start offset."""
-        self._start_offset = offset
+        self.move_start(offset)
         self.aborted.start_at(offset)
-        self._find_first_unstable()
 
     def keep_decided(self, decided: Iterable[tuple[int, int]], end_offset: int) -> None:
         """Note which transactions the high watermark has not passed yet, from those of a log that was truncated."""

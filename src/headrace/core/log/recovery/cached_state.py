@@ -85,6 +85,9 @@ class CachedState:
         """Read the checkpoint of leader epochs, and complete it from the segments that are not scanned later."""
         content = self._files.read_file(self._epochs_path)
         self.epochs, self._epochs_end = LeaderEpochCache.decode(content)
+        self.epochs.truncate_to_end(
+            self._epochs_end
+        )  # an epoch without a batch may have been given up since
         for segment in unscanned:
             if segment.end_offset > self._epochs_end:
                 for _, header in _headers(segment):
@@ -131,6 +134,25 @@ class CachedState:
                 if segment is not segments[-1]:
                     self.seal_aborted(segment)
                     self.aborted.save_sealed()  # it is not kept in memory
+
+    def find_undecided(self, segments: Sequence[Segment], high_watermark: int) -> None:
+        """Note the transactions whose markers are not committed, also if the snapshot is newer than the high watermark.
+
+        Args:
+            segments: All segments, up to the end of what the state describes.
+            high_watermark: Markers from this offset on may still be removed.
+        """
+        if high_watermark < self._producers_end and _has_marker(segments, high_watermark):
+            earlier = CachedState(
+                self._files, self._directory, self._config, self._shared, self._now_ms
+            )
+            earlier.snapshots = self.snapshots
+            try:
+                earlier.load_producers(segments, segments, high_watermark)
+                decided = earlier.producers.transactions.decided
+                self.producers.transactions.keep_decided(decided, MAX_OFFSET)
+            finally:
+                earlier.close()
 
     def _no_producers(self) -> ProducerStates:
         aborted = AbortedHistory(self._files, self._directory, self._shared.aborted)
@@ -225,3 +247,18 @@ def _headers(segment: Segment, end_offset: int = MAX_OFFSET) -> Iterator[tuple[i
         yield batch.position, segment.header_at(batch.position)
     if not loaded:
         segment.unload()
+
+
+def _has_marker(segments: Sequence[Segment], offset: int) -> bool:
+    """Return whether there is a control batch at or after an offset."""
+    for segment in segments:
+        # Most logs have no transactions, which their indexes say.
+        if segment.end_offset > offset and segment.newest_marker >= 0:
+            loaded, position = segment.loaded, segment.locate(offset)
+            batches = segment.walk(segment.size if position is None else position, segment.size)
+            found = any(batch.is_control for batch in batches)
+            if not loaded:
+                segment.unload()
+            if found:
+                return True
+    return False

@@ -105,9 +105,6 @@ class LogLoader:
             known = max(scanned[0].base_offset, self._recovery_point)
         else:
             known = unscanned[-1].end_offset if unscanned else start_offset
-        if self._high_watermark is not None:
-            # A snapshot above the high watermark would hide which markers below the snapshot may still be removed.
-            known = min(known, self._high_watermark)
         self._state.load_producers(segments, unscanned, known)
         kept = self._scan(segments, first_scanned)
         end_offset = kept[-1].end_offset if kept else start_offset
@@ -118,6 +115,8 @@ class LogLoader:
             self._remove_from(kept, 0)
             kept, end_offset = [], start_offset
             self._state.restore_producers(end_offset, end_offset)
+        if self._high_watermark is not None:
+            self._state.find_undecided(kept, self._high_watermark)
         unsynced = self._tidy(kept, first_scanned, end_offset)
         return LoadedLog(
             kept,

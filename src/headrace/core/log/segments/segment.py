@@ -134,6 +134,11 @@ class Segment:
         """The largest timestamp of the records in the segment, -1 without any."""
         return self._newest()[0]
 
+    @property
+    def newest_marker(self) -> int:
+        """The largest timestamp of the markers in the segment, -1 without any marker."""
+        return self._newest()[1]
+
     def _newest(self) -> tuple[int, int]:
         """Return the largest timestamp of the records, and that of the markers."""
         if self._index is not None:

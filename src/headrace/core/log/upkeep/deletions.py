@@ -11,9 +11,11 @@ import contextlib
 from typing import Final
 
 from headrace.core.log.files.disk_errors import is_passing
+from headrace.core.log.files.partition_metadata import METADATA_FILE, decode_topic_id
 from headrace.ports import FileSystem, Journal
 
 DELETE_SUFFIX: Final = "-delete"
+STRAY_SUFFIX: Final = "-stray"
 NAME_LENGTH: Final = 150
 """The number of characters of a topic's name that a deleted directory keeps. With all suffixes it stays below 255
 bytes."""
@@ -127,6 +129,19 @@ class Deletions:
                 self._files.sync_directory("")
         else:
             del self._unnamed[name]
+
+    def make_way(self, name: str, topic_id: bytes) -> None:
+        """Free a name for the log of a topic. A directory that an earlier topic with the same name left is set aside.
+
+        Raises:
+            OSError: The directory cannot be renamed now.
+        """
+        self.free(name)
+        found = decode_topic_id(self._files.read_file(f"{name}/{METADATA_FILE}"))
+        if found is not None and found != topic_id:
+            stray = f"{name[-NAME_LENGTH:]}.{found.hex()}{STRAY_SUFFIX}"
+            self._files.rename(name, stray)
+            self._journal.warning("stray_directory_set_aside", directory=name, renamed=stray)
 
     def tick(self, now_ms: int) -> None:
         """Retry what could not be removed, if the time has come.

@@ -83,8 +83,7 @@ class HighWatermarks:
 
     def moved(self, now_ms: int) -> None:
         """Let a checkpoint follow after the interval. Called after a sync, because high watermarks may have moved."""
-        if self.next_ms is None:
-            self.next_ms = now_ms + self.interval_ms
+        self.next_ms = now_ms + self.interval_ms
 
     def tick(self, now_ms: int) -> None:
         """Write the checkpoint if it is due. While the high watermarks move, another one follows after the interval.

@@ -173,6 +173,7 @@ def test_deleted_records_are_below_the_last_stable_offset() -> None:
     log.advance_log_start_offset(1)
     assert log.last_stable_offset == 1
     log.advance_log_start_offset(4)
+    log.purge()
     assert (log.last_stable_offset, list(log.producers.transactions.aborted)) == (4, [])
 
 

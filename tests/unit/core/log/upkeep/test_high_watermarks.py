@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from headrace.core.log import LogManager
+from headrace.core.log import LogConfig, LogManager, PartitionSpec
 from headrace.core.log.files.high_watermark_file import (
     HIGH_WATERMARK_FILE,
     decode_high_watermarks,
@@ -26,8 +26,24 @@ from tests.unit.core.log.test_log_manager import (
     B,
     commit,
     log_of,
-    start,
 )
+
+
+def start(
+    files: FileSystem,
+    *partitions: TopicPartition,
+    topic_id: bytes = ID,
+    journal: RecordingJournal | None = None,
+) -> LogManager:
+    """Open the logs of partitions that have replicas on other brokers."""
+    manager = LogManager.open(
+        files, cluster_id="c1", node_id=1, journal=journal or RecordingJournal()
+    )
+    manager.load(
+        [PartitionSpec(each, topic_id, LogConfig(), is_replicated=True) for each in partitions],
+        NOW_MS,
+    )
+    return manager
 
 
 def stored(files: FileSystem) -> dict[TopicPartition, int]:
@@ -99,6 +115,16 @@ def test_without_a_checkpoint_a_log_begins_at_its_log_start_offset(content: byte
     else:
         files.write_file(HIGH_WATERMARK_FILE, content)
     assert log_of(start(files, A), A).high_watermark == 2
+
+
+def test_without_other_replicas_a_log_begins_at_its_log_end_offset() -> None:
+    files = MemoryFileSystem()
+    manager = start(files, A)
+    filled(files, 5, high_watermark=3, manager=manager)
+    manager.close(NOW_MS)
+    manager = LogManager.open(files, cluster_id="c1", node_id=1, journal=RecordingJournal())
+    manager.load([PartitionSpec(A, ID, LogConfig())], NOW_MS)
+    assert log_of(manager, A).high_watermark == 5
 
 
 def test_a_checkpoint_is_written_after_the_interval_only_if_a_high_watermark_has_moved() -> None:

@@ -1,0 +1,68 @@
+"""The role of a replica: a function of the newest state of its partition.
+
+Each state is complete, so a broker may skip states. It never goes back: a state with an older leader epoch is ignored.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final, NamedTuple
+
+NO_LEADER: Final = -1
+"""The leader of a partition that no broker leads."""
+NO_EPOCH: Final = -1
+"""The leader epoch of a replica that has no role yet."""
+
+
+class Role(Enum):
+    """The role of a replica."""
+
+    LEADER = "leader"
+    """The broker takes appends, and serves clients and followers."""
+    FOLLOWER = "follower"
+    """The broker copies the log of the leader."""
+    OFFLINE = "offline"
+    """No broker leads the partition, or the leader is an earlier process of this broker."""
+
+
+class Leadership(NamedTuple):
+    """The leader of a partition.
+
+    Attributes:
+        leader: The broker id of the leader; -1 if no broker leads the partition.
+        leader_epoch: The leader epoch. Each change of the leader increments it.
+        isr: The broker ids of the in-sync replicas.
+        registration: The broker epoch of the leader's process.
+    """
+
+    leader: int
+    leader_epoch: int
+    isr: frozenset[int]
+    registration: int
+
+
+class RoleInEpoch(NamedTuple):
+    """The role of a replica, and the leader epoch in which it has this role."""
+
+    role: Role
+    leader_epoch: int
+
+
+def next_role(
+    present: RoleInEpoch, newest: Leadership, *, broker_id: int, registration: int
+) -> RoleInEpoch:
+    """Return the role of a replica.
+
+    Args:
+        present: The present role.
+        newest: The newest state of the partition that the broker knows.
+        broker_id: The broker that has the replica.
+        registration: The broker epoch of the broker's process.
+    """
+    if newest.leader_epoch < present.leader_epoch:
+        return present
+    if newest.leader == broker_id:
+        role = Role.LEADER if newest.registration == registration else Role.OFFLINE
+    else:
+        role = Role.OFFLINE if newest.leader == NO_LEADER else Role.FOLLOWER
+    return RoleInEpoch(role, newest.leader_epoch)
