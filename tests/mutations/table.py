@@ -188,7 +188,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "delay",
         "a new schedule's mark is at the synced end of the partition",
         "core/scheduled/schedule.py",
-        "            self._write_mark(Mark(self._target_synced), now_ms)\n",
+        "            self._write_mark(Mark(self._target_committed), now_ms)\n",
         "            self._write_mark(Mark(self.target.log_end_offset), now_ms)\n",
         ("tests/property/test_delayed_delivery_crashes.py",),
     ),

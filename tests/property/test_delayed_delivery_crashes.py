@@ -382,19 +382,19 @@ def release_what_is_not_synced(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def mark_what_is_not_synced(monkeypatch: pytest.MonkeyPatch) -> None:
     end = property(lambda self: self.target.log_end_offset)
-    monkeypatch.setattr(Schedule, "_target_synced", end)
+    monkeypatch.setattr(Schedule, "_target_committed", end)
 
 
 def begin_above_what_is_synced(monkeypatch: pytest.MonkeyPatch) -> None:
     load, end = Schedule.load, property(lambda self: self.target.log_end_offset)
 
     def careless(self: Schedule, now_ms: int) -> None:
-        synced = Schedule._target_synced
-        monkeypatch.setattr(Schedule, "_target_synced", end)
+        synced = Schedule._target_committed
+        monkeypatch.setattr(Schedule, "_target_committed", end)
         try:
             load(self, now_ms)
         finally:
-            monkeypatch.setattr(Schedule, "_target_synced", synced)
+            monkeypatch.setattr(Schedule, "_target_committed", synced)
 
     monkeypatch.setattr(Schedule, "load", careless)
 

@@ -84,18 +84,33 @@ class Deliveries:
         """The number of pending records in the last log event."""
 
     def load(self, topics: Topics, partitions: LocalPartitions, now_ms: int) -> None:
-        """Open the existing schedules."""
+        """Begin the existing schedules of all partitions that this broker leads."""
         for topic in topics:
             for partition in partitions.of(topic):
                 if partition is not None:
-                    companion = self._loader.companion(partition, now_ms, create=False)
-                    if companion is not None:
-                        self._begin(partition, companion, now_ms)
-                        continue
-                    failed = partition.log_dir.logs.failed
-                    damage = failed.get(schedule_of(partition.topic_partition))
-                    if damage is not None:
-                        self._not_served(partition, damage)
+                    self.begin(partition, now_ms)
+
+    def begin(self, partition: Partition, now_ms: int) -> None:
+        """Begin the schedule of a partition, if it has one: this broker has become the partition's leader."""
+        companion = self._loader.companion(partition, now_ms, create=False)
+        if companion is not None:
+            self._begin(partition, companion, now_ms)
+            return
+        damage = partition.log_dir.logs.failed.get(schedule_of(partition.topic_partition))
+        if damage is not None:
+            self._not_served(partition, damage)
+
+    def end(self, partition: Partition) -> None:
+        """End the schedule of a partition, if it has one: this broker leads the partition no longer.
+
+        The next leader delivers the pending records. Until then the partition keeps the releases that no mark covers.
+        """
+        schedule = self._schedules.pop(partition, None)
+        partition.schedules = None
+        self._deadlines.cancel(partition)
+        self._moved.pop(partition, None)
+        if schedule is not None and not partition.gone:
+            schedule.end()
 
     def _begin(self, partition: Partition, companion: Partition, now_ms: int) -> Schedule | None:
         replicas, files = self._replicas, companion.log_dir.files
@@ -278,8 +293,7 @@ class Deliveries:
 
     def _schedule(self, partition: Partition) -> Schedule | None:
         if partition.gone:
-            self._schedules.pop(partition, None)
-            self._deadlines.cancel(partition)
+            self.end(partition)
         return self._schedules.get(partition)
 
     def _work(self, partition: Partition, schedule: Schedule, now_ms: int) -> int:

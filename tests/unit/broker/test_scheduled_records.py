@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,6 +33,7 @@ from headrace.records.batch import iterate_headers
 from headrace.records.builder import build_batch
 from headrace.records.compression import Compression
 from headrace.records.reader import Record, read_records
+from headrace.storage.os_files import OsFileSystem
 from tests.fixtures.broker_harness import START_MS, BrokerHarness, fetch_request, produce_request
 from tests.fixtures.crash_files import CrashFileSystem
 
@@ -515,6 +517,48 @@ def test_a_small_batch_of_very_many_records_is_not_decoded(
         assert put_into(harness, topic, *few, compression=codec) == ErrorCode.NONE
         refused = put_into(harness, topic, *many, compression=codec)
         assert refused == ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_a_schedule_ends_and_begins_with_the_role_of_its_partition(tmp_path: Path) -> None:
+    harness = Harness(files=OsFileSystem(tmp_path))
+    harness.put(delayed(b"a", 10), delayed(b"b", 1000))
+    harness.pass_time(10)
+    assert harness.values() == [b"a"]
+    deliveries, partition = harness.broker.services.deliveries, harness.partition
+    deliveries.end(partition)
+    harness.pass_time(2000)
+    assert harness.values() == [b"a"]
+    deliveries.begin(partition, harness.now_ms)
+    harness.pass_time(10)
+    assert harness.values() == [b"a", b"b"]
+    deliveries.end(partition)
+    deliveries.begin(partition, harness.now_ms)
+    harness.pass_time(10)
+    assert harness.values() == [b"a", b"b"], "a mark of the first role covers both"
+
+
+def test_a_release_is_marked_when_it_is_committed_and_not_when_it_is_only_synced(
+    tmp_path: Path,
+) -> None:
+    """(1) The leader marks a release that only it has. (2) Another broker leads, without the release but with the mark.
+    (3) Nobody delivers the record."""
+    harness = Harness(files=OsFileSystem(tmp_path))
+    harness.put(delayed(b"a", 10))
+    harness.now_ms += 10
+    harness.broker.tick(harness.now_ms)
+    log = harness.partition.log
+    schedule = harness.broker.services.deliveries._schedules[harness.partition]
+    end_offset = schedule.log.log_end_offset
+    task = log.start_sync()
+    assert task is not None
+    task.run()
+    log.finish_sync(task)
+    assert log.high_watermark < log.synced_offset
+    schedule.settle(harness.now_ms)
+    assert schedule.log.log_end_offset == end_offset
+    log.advance_high_watermark(log.synced_offset)
+    schedule.settle(harness.now_ms)
+    assert schedule.log.log_end_offset == end_offset + 1
 
 
 def test_a_broker_without_scheduling_topics_has_no_deadline() -> None:

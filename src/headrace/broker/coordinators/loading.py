@@ -22,8 +22,8 @@ from headrace.errors import ApiError, StorageError
 
 T = TypeVar("T")
 
-PAUSE_COST: Final = STEP_COST // 6
-"""The cost of the work between two pauses of a load, so that a step ends after some eight milliseconds."""
+PAUSE_COST: Final = STEP_COST // 3
+"""The cost of the work between two pauses of a load, so that a step ends after some four milliseconds."""
 LOADED_AT_START: Final = 800 * PAUSE_COST
 """The cost of what the broker loads before it handles requests: about a second. It loads the rest in steps."""
 

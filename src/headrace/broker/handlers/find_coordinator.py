@@ -1,8 +1,9 @@
 """FindCoordinator (API key 10), versions 0-6.
 
-Behaviour: This broker coordinates every group and every transactional id. The first request creates
-`__consumer_offsets` or `__transaction_state`. The address is the configured address, or the address to which the client
-has connected.
+Behaviour: The coordinator of a group, or of a transactional id, is the leader of its partition of `__consumer_offsets`
+or `__transaction_state`. The first request creates the topic. A single broker leads all partitions. Its address is the
+configured address, or the address to which the client has connected. Without a leader the error is
+COORDINATOR_NOT_AVAILABLE, and clients retry.
 Not implemented: Coordinators of share groups: INVALID_REQUEST, which clients do not retry.
 Versions: v1 key type, error message; v3 flexible; v4 several keys; v5 TRANSACTION_ABORTABLE, which this broker never
 returns; v6 keys of share groups.
@@ -13,7 +14,9 @@ from __future__ import annotations
 from typing import Final
 
 from headrace.broker.context import RequestContext
+from headrace.broker.coordinators.leaders import coordinator_of
 from headrace.broker.services import Services
+from headrace.broker.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from headrace.broker.waiting.steps import ENTRY_COST, Work
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.api_keys import ApiKey
@@ -32,13 +35,15 @@ _KEY_LIST_VERSION: Final = 4
 _TRANSACTION_KEY_TYPE: Final = 1
 _RESOURCES: Final = {0: ResourceType.GROUP, 1: ResourceType.TRANSACTIONAL_ID}
 """The type of the resource that a key names, by the type of the key."""
+_TOPICS: Final = {0: OFFSETS_TOPIC, 1: TRANSACTIONS_TOPIC}
+"""The topic that stores a key, by the type of the key."""
 _NO_NODE: Final = -1
 
 
 def handle(
     services: Services, context: RequestContext, request: FindCoordinatorRequest
 ) -> Work[FindCoordinatorResponse]:
-    """Return this broker as the coordinator of a group or a transactional id."""
+    """Return the coordinators of groups or of transactional ids."""
     if context.header.api_version < _KEY_LIST_VERSION:
         found = _find(services, context, request.key_type, request.key)
         return FindCoordinatorResponse(
@@ -78,9 +83,13 @@ def _permitted(services: Services, context: RequestContext, key_type: int, key: 
     except ApiError as error:
         # For any error the client retries.
         return _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error))
+    broker_id = services.settings.config.broker_id
+    if coordinator_of(services.topics, _TOPICS[key_type], key) != broker_id:
+        message = f"the partition that stores {key!r} has no leader"
+        return _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE, message)
     endpoint = services.endpoints.endpoint_for(context)
     return Coordinator(
-        node_id=services.settings.config.broker_id,
+        node_id=broker_id,
         host=endpoint.host,
         port=endpoint.port,
         error_message=None,

@@ -30,7 +30,7 @@ def chunk_of(offset: int) -> Chunks:
 
 
 class NeededChunks:
-    """Counts the records in each chunk that wait, or belong to a release that no synced mark covers."""
+    """Counts the records in each chunk that wait, or belong to a release that no committed mark covers."""
 
     __slots__ = ("_counts",)
 

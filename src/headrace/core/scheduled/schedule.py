@@ -2,21 +2,21 @@
 
 Each record is released exactly once because of the order in which things become durable:
 
-    1. A scheduled record is acknowledged when both logs are synced: its part of the batch in the schedule, and in the
-       target the rest of the batch, by which a retry is recognised.
-    2. The record is released when its delivery time has come and its part of the schedule is synced. A batch that
+    1. A scheduled record is acknowledged when both logs are committed: its part of the batch in the schedule, and in
+       the target the rest of the batch, by which a retry is recognised.
+    2. The record is released when its delivery time has come and its part of the schedule is committed. A batch that
        contains the last schedule offset is appended to the target.
-    3. When the target is synced, a mark is appended to the schedule. It contains the release point, and the target
-       offset below which the mark covers all releases.
+    3. When the release is committed and synced in the target, a mark is appended to the schedule. It contains the
+       release point, and the target offset below which the mark covers all releases.
 
 Releases are strictly in the order of delivery time and schedule offset. So one release point, the last released record,
 says what has been released. After a crash the release point is that of the last mark, or that of the last release in
-the target above the offset of the mark. Until a mark is synced the target deletes nothing of the releases that the
+the target above the offset of the mark. Until a mark is committed the target deletes nothing of the releases that the
 mark covers (`PartitionLog.keep_from`).
 
 A new record never sorts before the release point: its delivery time is now at the earliest, and the time never goes
 back. Only between two runs of the broker the clock may have been set back. Then the old release point applies to the
-records scheduled before the restart, and a new release point begins once the mark that says so is synced.
+records scheduled before the restart, and a new release point begins once the mark that says so is committed.
 
 Everything below the first waiting record, and below the last mark, can be deleted.
 """
@@ -68,7 +68,7 @@ Append = Callable[[Buffer, int], AppendInfo]
 
 
 class _Release(NamedTuple):
-    """A release in the target that no synced mark covers yet."""
+    """A release in the target that no committed mark covers yet."""
 
     offset: int
     end_offset: int
@@ -121,17 +121,17 @@ class Schedule:
         """The release point, whether a mark has it or not."""
         self._unmarked: deque[_Release] = deque()
         self._marked: deque[_Release] = deque()
-        self._unsynced: deque[tuple[int, int]] = deque()
-        """The marks that are not synced: the offset of the mark, and the target offset in it."""
+        self._uncommitted: deque[tuple[int, int]] = deque()
+        """The marks that are not committed: the offset of the mark, and the target offset in it."""
         self._released_ms = -RELEASE_PAUSE_MS
 
-        self._synced_mark = log.log_start_offset
+        self._committed_mark = log.log_start_offset
         self._needed = NeededChunks()
-        """The parts of the schedule with records that wait, or belong to a release that no synced mark covers."""
+        """The parts of the schedule with records that wait, or belong to a release that no committed mark covers."""
         self._loading: tuple[int, int] | None = None
         """The offsets from and up to which the schedule has yet to be read; None when it is loaded."""
         self._ready_offset = 0
-        """The offset up to which the schedule has to be synced before anything is released."""
+        """The offset up to which the schedule has to be committed before anything is released."""
 
     @property
     def loaded(self) -> bool:
@@ -160,8 +160,12 @@ class Schedule:
 
     @property
     def unsettled(self) -> bool:
-        """Whether a release or a mark may be synced by now, so that `work` has something to do."""
-        return bool(self._unmarked or self._unsynced)
+        """Whether a release or a mark may be committed by now, so that `work` has something to do."""
+        return bool(self._unmarked or self._uncommitted)
+
+    def end(self) -> None:
+        """Forget the waiting records: this broker leads the partition no longer."""
+        self._queue.clear()
 
     # Loading
 
@@ -177,20 +181,20 @@ class Schedule:
         if log.log_end_offset == log.log_start_offset:
             # (1) The mark is synced. (2) A power cut removes what the target has not synced. (3) Releases take the
             # offsets of what is gone. If the mark named these offsets, it would hide the releases from the next start.
-            self._write_mark(Mark(self._target_synced), now_ms)
+            self._write_mark(Mark(self._target_committed), now_ms)
             return
         found = find_last_mark(self.log)
         if found is not None:
             self._marked_at, self._mark = found
             if self._marked_at < log.high_watermark:
-                self._synced_mark = self._marked_at
+                self._committed_mark = self._marked_at
         self._find_releases()
         self._loading = (log.log_start_offset, log.log_end_offset)
         self._reached = self._mark.released
         if now_ms < self._reached.due_ms:
             earlier = (*self._mark.earlier, (log.log_end_offset, self._reached))
             self._reached = NOTHING
-            self._write_mark(Mark(self._target_synced, NOTHING, earlier), now_ms)
+            self._write_mark(Mark(self._target_committed, NOTHING, earlier), now_ms)
             self._ready_offset = log.log_end_offset
 
     def _find_releases(self) -> None:
@@ -320,21 +324,21 @@ class Schedule:
         return released
 
     def settle(self, now_ms: int) -> None:
-        """Process what has been synced meanwhile, and mark it.
+        """Process what has been committed meanwhile, and mark it.
 
         Raises:
             ApiError: The mark could not be written.
         """
-        while self._unsynced and self._unsynced[0][0] < self.log.high_watermark:
-            self._synced_mark, target_offset = self._unsynced.popleft()
+        while self._uncommitted and self._uncommitted[0][0] < self.log.high_watermark:
+            self._committed_mark, target_offset = self._uncommitted.popleft()
             while self._marked and self._marked[0].end_offset <= target_offset:
                 self._needed.remove(self._marked.popleft().chunks)
             self._keep()
-        if self._unsynced:
+        if self._uncommitted:
             return  # one mark for each sync is enough
-        synced, unmarked = self._target_synced, self._unmarked
+        committed, unmarked = self._target_committed, self._unmarked
         newest: _Release | None = None
-        while unmarked and unmarked[0].end_offset <= synced:
+        while unmarked and unmarked[0].end_offset <= committed:
             newest = unmarked.popleft()
             self._marked.append(newest)
         if newest is None:
@@ -348,7 +352,7 @@ class Schedule:
             raise
 
     def _keep(self) -> None:
-        """Make the target keep the releases that no synced mark covers."""
+        """Make the target keep the releases that no committed mark covers."""
         first = self._marked or self._unmarked
         self.target.keep_from = first[0].offset if first else MAX_OFFSET
 
@@ -362,20 +366,26 @@ class Schedule:
         """
         if (
             not self._unmarked
-            and not self._unsynced
-            and self._target_synced > self._mark.target_offset
+            and not self._uncommitted
+            and self._target_committed > self._mark.target_offset
         ):
             earlier = self._earlier(self._reached)
-            self._write_mark(Mark(self._target_synced, self._reached, earlier), now_ms)
+            self._write_mark(Mark(self._target_committed, self._reached, earlier), now_ms)
         if self._loading is None:
-            start = min(self._needed.first_offset, self._synced_mark, self.log.high_watermark)
+            start = min(self._needed.first_offset, self._committed_mark, self.log.high_watermark)
             if start > self.log.log_start_offset:
                 self.log.advance_log_start_offset(start)
 
     @property
-    def _target_synced(self) -> int:
+    def _target_committed(self) -> int:
+        """The offset below which no failure loses a release: of the leader, or of the power of all replicas.
+
+        A high watermark alone is not enough: with the durability `os` it passes what is not synced.
+        """
         target = self.target
-        return target.high_watermark if self._in_memory else target.synced_offset
+        if self._in_memory:
+            return target.high_watermark
+        return min(target.high_watermark, target.synced_offset)
 
     def _earlier(self, point: ReleasePoint) -> tuple[tuple[int, ReleasePoint], ...]:
         return tuple(each for each in self._mark.earlier if each[1] > point)
@@ -383,7 +393,7 @@ class Schedule:
     def _write_mark(self, mark: Mark, now_ms: int) -> None:
         info = self._append(encode_mark(mark, now_ms), now_ms)
         self._mark, self._marked_at = mark, info.base_offset
-        self._unsynced.append((info.base_offset, mark.target_offset))
+        self._uncommitted.append((info.base_offset, mark.target_offset))
 
     def _release(self, now_ms: int) -> int:
         """Release one batch, and return how many records were due for it."""
