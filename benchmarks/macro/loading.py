@@ -52,7 +52,7 @@ def fill(data: Path, megabytes: int) -> None:
     harness.create_topic("t", headrace_durability="os")
     harness.call(FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]))
     services = harness.broker.services
-    log = InternalLog(OFFSETS_TOPIC, services.topics, services.replicas)
+    log = InternalLog(OFFSETS_TOPIC, services.topics, services.partitions, services.replicas)
     commits = [
         OffsetCommit(f"group-{number}", "t", partition, CommittedOffset(1, -1, "", NOW_MS))
         for number in range(GROUPS)
