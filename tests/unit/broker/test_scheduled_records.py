@@ -541,7 +541,7 @@ def test_a_release_is_marked_when_it_is_committed_and_not_when_it_is_only_synced
     tmp_path: Path,
 ) -> None:
     """(1) The leader marks a release that only it has. (2) Another broker leads, without the release but with the mark.
-    (3) Nobody delivers the record."""
+    (3) The record is never delivered."""
     harness = Harness(files=OsFileSystem(tmp_path))
     harness.put(delayed(b"a", 10))
     harness.now_ms += 10
