@@ -346,6 +346,8 @@ class LogManager:
         Raises:
             OSError: A file operation failed.
         """
+        if self._failure is not None:
+            raise self._failure
         partition = spec.topic_partition
         key = _key(partition, spec.topic_id)
         log = self._logs.get(partition)

@@ -217,6 +217,7 @@ class PartitionLog(AppendableLog):
 
         Raises:
             OffsetOutOfRangeError: `truncate_to` would refuse the offset.
+            ApiError: KAFKA_STORAGE_ERROR; the log has failed.
             StorageError: The segment with the offset is damaged.
         """
         if end_offset >= self.log_end_offset:
@@ -224,6 +225,8 @@ class PartitionLog(AppendableLog):
         return max(self._find_cut(end_offset).end_offset, self.log_start_offset)
 
     def _find_cut(self, end_offset: int) -> Cut:
+        if self._failure is not None:
+            raise self._failed()
         if end_offset < self.log_start_offset:
             raise OffsetOutOfRangeError(
                 f"{self.topic_partition} cannot be truncated to offset {end_offset}, below the log start offset "
@@ -255,16 +258,15 @@ class PartitionLog(AppendableLog):
                 be removed. The log is unchanged.
             ApiError: KAFKA_STORAGE_ERROR; the log has failed before.
             StorageError: A batch that is needed for the state of the producers is damaged. The log is unchanged.
-            OSError: A file operation failed, and so has the log. A start recovers it.
+            OSError: A file operation failed. If it was not the first one, the log has failed: a start recovers it.
         """
-        if self._failure is not None:
-            raise self._failed()
         if end_offset >= self.log_end_offset:
             self.epochs.truncate_to_end(self.log_end_offset)
             return self.log_end_offset
         cut = self._find_cut(end_offset)
         producers = self._log_files.producers_below(cut, self.config, now_ms)
         remaining = max(cut.end_offset, self.log_start_offset)
+        self._log_files.save_epochs(remaining)
         producers.transactions.move_start(self.log_start_offset)
         producers.transactions.keep_decided(self.producers.transactions.decided, remaining)
         producers.keep_deleted(self.producers, remaining)
@@ -272,6 +274,7 @@ class PartitionLog(AppendableLog):
         self.producers = producers
         self.log_end_offset = remaining
         self.synced_offset = min(self.synced_offset, remaining)
+        self.epochs.truncate_to_end(remaining)
         try:
             self._log_files.truncate(cut, remaining, producers, self.config, now_ms)
         except OSError as error:

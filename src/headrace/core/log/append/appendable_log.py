@@ -211,7 +211,7 @@ class AppendableLog(ReadableLog):
         """
         if self._failure is not None:
             raise self._failed()
-        is_empty = not self.segments.active.loaded
+        is_empty = len(self.segments) == 1 and not self.segments.active.loaded
         for header, batch in check_replicated(
             records, self.log_end_offset, self.epochs.latest, is_empty=is_empty
         ):

@@ -17,7 +17,7 @@ from headrace.core.log.files.caches import write_cache
 from headrace.core.log.files.offset_gaps import GAPS_FILE
 from headrace.core.log.files.partition_metadata import METADATA_FILE, owner_in
 from headrace.core.log.files.sync import SyncTask
-from headrace.core.log.index.leader_epochs import EPOCHS_FILE
+from headrace.core.log.index.leader_epochs import EPOCHS_FILE, LeaderEpochCache
 from headrace.core.log.index.sidecars import SIDECARS
 from headrace.core.log.offsets import MAX_OFFSET_SPAN
 from headrace.core.log.producers.aborted_history import AbortedHistory
@@ -355,7 +355,6 @@ class LogFiles:
             self._task.end_offset = min(self._task.end_offset, end_offset)
         self._producers = producers
         self._snapshot_at, self._unwritten, self.cached_end_offset = (-1, 0), 0, None
-        self._epochs.truncate_to_end(end_offset)
         is_active = cut.segment is self.segments.active
         if cut.end_offset < end_offset:
             removed = self._drop_all(end_offset, config, now_ms)
@@ -421,10 +420,20 @@ class LogFiles:
             created_ms=now_ms,
         )
 
+    def save_epochs(self, end_offset: int) -> None:
+        """Make the leader epochs durable that remain if the log is cut at an offset.
+
+        This is the only step of a truncation that needs space. Nothing else has changed when it fails.
+
+        Raises:
+            OSError: The file could not be written.
+        """
+        epochs = LeaderEpochCache(self._epochs.entries)
+        epochs.truncate_to_end(end_offset)
+        self.files.write_file(f"{self.directory}/{EPOCHS_FILE}", epochs.encode(end_offset))
+
     def _remove_caches(self, cut: Cut, end_offset: int) -> None:
         """Remove durably what describes batches from a cut on."""
-        epochs = self._epochs.encode(end_offset)
-        self.files.write_file(f"{self.directory}/{EPOCHS_FILE}", epochs)
         self._snapshots.remove_above(end_offset)
         for sidecar in SIDECARS:
             self.files.remove(cut.segment.sidecar_path(sidecar))
