@@ -169,7 +169,7 @@ def open_services(static: BrokerConfig, environment: Environment, apis: Advertis
     stored = _load_stored(static, environment)
     config = stored.settings.config
     cluster_id = load_cluster_id(stored.metadata, entropy)
-    parts = _open_partitions(config, environment, stored, cluster_id)
+    parts = _open_partitions(config, environment, stored, cluster_id, time)
     replicas = parts.replicas
     groups = _make_groups(environment, stored, parts, time)
     return Services(
@@ -310,7 +310,11 @@ class _Partitions(NamedTuple):
 
 
 def _open_partitions(
-    config: BrokerConfig, environment: Environment, stored: _Stored, cluster_id: str
+    config: BrokerConfig,
+    environment: Environment,
+    stored: _Stored,
+    cluster_id: str,
+    time: LatestTime,
 ) -> _Partitions:
     entropy, journal = environment.entropy, environment.journal
     dirs = open_log_dirs(
@@ -338,6 +342,7 @@ def _open_partitions(
         entropy=entropy,
         journal=journal,
         steps=stored.steps,
+        time=time,
         check=environment.check_topic_config,
     )
     stored.settings.check = topics.check_defaults

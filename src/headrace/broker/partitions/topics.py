@@ -19,18 +19,20 @@ and reports it in the journal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import chain
 from typing import Any, Final
 
+from headrace.broker.context import LatestTime
 from headrace.broker.metadata.metadata_writer import MetadataWriter
+from headrace.broker.partitions.left_over_topics import finish_deletions
 from headrace.broker.partitions.local_partitions import LocalPartitions
 from headrace.broker.partitions.partition_deletion import PartitionDeletion
 from headrace.broker.partitions.partition_opening import PartitionOpening
 from headrace.broker.partitions.topic import CheckConfig, Topic, acceptable_config, new_topic_id
-from headrace.broker.partitions.topic_changes import TopicChanges
-from headrace.broker.partitions.topic_store import TopicStore
+from headrace.broker.partitions.topic_changes import Run, TopicChanges
+from headrace.broker.partitions.topic_store import StoredTopic, TopicStore
 from headrace.broker.replication.partition import Partition
 from headrace.broker.replication.partition_loader import PartitionLoader
 from headrace.broker.replication.replicas import Replicas
@@ -39,8 +41,9 @@ from headrace.broker.waiting.steps import Steps, Work, finished
 from headrace.config.broker import BrokerConfig
 from headrace.config.topic import TopicConfig
 from headrace.config.topic_parsing import parse_topic_config
+from headrace.core.cluster.image import Changes
 from headrace.core.cluster.partition_states import PartitionStates
-from headrace.core.cluster.records import PartitionState
+from headrace.core.cluster.records import TOPIC_CONFIGS, TOPICS, PartitionState
 from headrace.core.coordinator.runtime import Reply
 from headrace.errors import (
     ApiError,
@@ -75,6 +78,7 @@ class Topics:
         "_new",
         "_replicas",
         "_store",
+        "_time",
         "changes",
         "changing",
         "deleted_names",
@@ -94,6 +98,7 @@ class Topics:
         entropy: Entropy,
         journal: Journal,
         steps: Steps,
+        time: LatestTime,
         check: CheckConfig,
     ) -> None:
         """Begin without topics; `load` reads them.
@@ -108,23 +113,20 @@ class Topics:
             entropy: Makes topic ids.
             journal: Receives the log events.
             steps: Runs the work that takes several steps.
+            time: The time of the latest call.
             check: Raises ConfigError for a configuration that clients may not set.
         """
         self._config = config
-        self._store = TopicStore(metadata, config.broker_id)
         self._broker_id = config.broker_id
-        self._replicas = replicas
-        self._local = local
-        self._loader = loader
-        self._deletion = deletion
-        self._entropy = entropy
-        self._journal = journal
-        self._check = check
+        self._store = TopicStore(metadata, config.broker_id)
+        self._replicas, self._local, self._loader = replicas, local, loader
+        self._deletion, self._entropy = deletion, entropy
+        self._journal, self._time, self._check = journal, time, check
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[bytes, Topic] = {}
         self._by_metric_name: dict[str, str] = {}
-        self.changing = TopicChanges(steps)
-        """The changes that are being done in steps."""
+        self.changing = TopicChanges(steps, journal)
+        """The changes that the image has brought."""
         self._new: dict[str, Topic] = {}
         """The topics that are stored, but not shown yet: their logs are being opened."""
         self.states = PartitionStates()
@@ -185,8 +187,11 @@ class Topics:
             StorageError: A stored topic cannot be read, or is not valid.
         """
         self._store.load_states(self.states)
-        topics = self._store.load(self._config)
-        self._finish_deletions({topic.name for topic in topics})
+        present = self._store.consume(self._topics_changed, self._settings_changed)
+        topics = [self._store.topic(stored, self._config) for stored in present.values()]
+        finish_deletions(
+            self._store, self._deletion, {topic.name for topic in topics}, self._journal
+        )
         local = self._local
         specs = [
             (TopicPartition(topic.name, index), topic.topic_id, topic.config, directory_id)
@@ -202,19 +207,6 @@ class Topics:
             self._store.put_states(self.opening.ahead)
             self._journal.warning("leader_epochs_restored", partitions=len(self.opening.ahead))
             self.opening.ahead = {}
-
-    def _finish_deletions(self, names: Container[str]) -> None:
-        """Remove the files of deleted topics that a crash or a missing log directory has left."""
-        for tombstone in self._store.tombstones():
-            name = tombstone.name
-            all_gone = self._deletion.delete_left_over(
-                [TopicPartition(name, index) for index in range(tombstone.partitions_count)],
-                tombstone.topic_id,
-                name_is_free=name not in names,
-            )
-            if all_gone:
-                self._store.remove_tombstone(tombstone.topic_id)
-                self._journal.info("topic_deletion_finished", topic=name)
 
     def _add(self, topic: Topic, now_ms: int) -> Work[None]:
         """Open the partitions of a topic that is stored, then show the topic."""
@@ -232,7 +224,8 @@ class Topics:
         self.changes += 1
 
     def tick(self, now_ms: int) -> list[Partition]:
-        """Try again to open the partitions that could not be opened, and return those that are open now."""
+        """Do what other brokers have changed. Try again to open partitions, and return those that are open now."""
+        self.changing.begin(now_ms)
         opened = self.opening.retry(
             now_ms,
             exists=lambda topic: self._by_id.get(topic.topic_id) is topic,
@@ -240,6 +233,68 @@ class Topics:
         )
         self.changes += len(opened)
         return opened
+
+    # Changes
+
+    def _topics_changed(self, changes: Changes[StoredTopic]) -> None:
+        for key in changes.deletes:
+            name = key.removeprefix(TOPICS)
+            self.changing.register(name, partial(self._disappear, name))
+        for stored in changes.puts.values():
+            self.changing.register(stored.name, partial(self._appear, stored))
+
+    def _appear(self, stored: StoredTopic, now_ms: int) -> Work[Topic]:
+        """Show a topic that was created, or has more partitions."""
+        topic = self._by_name.get(stored.name)
+        if topic is not None and topic.topic_id != stored.topic_id:
+            yield from self._disappear(stored.name, now_ms)
+            topic = None
+        if topic is None:
+            topic = self._store.topic(stored, self._config)
+            yield from self._add(topic, now_ms)
+            count, topic_id = topic.partitions_count, topic.topic_id.hex()
+            self._journal.info(
+                "topic_created", topic=topic.name, partitions=count, topic_id=topic_id
+            )
+            return topic
+        grown = len(stored.replicas) > topic.partitions_count
+        topic.replicas, topic.directory_ids = stored.replicas, self._store.directory_ids(stored)
+        if grown:
+            yield from self._open_partitions(topic, now_ms)
+            self._journal.info("topic_grown", topic=topic.name, partitions=topic.partitions_count)
+        return topic
+
+    def _disappear(self, name: str, _now_ms: int) -> Work[None]:
+        """Show a deleted topic no longer, and remove its files."""
+        topic = self._by_name.pop(name, None)
+        if topic is None:
+            return
+        self.changes += 1
+        self._local.hide(topic)
+        del self._by_id[topic.topic_id]
+        del self._by_metric_name[metric_name(name)]
+        self.deleted_names.add(name)
+        partitions = [TopicPartition(name, index) for index in range(topic.partitions_count)]
+        all_gone = yield from self._deletion.delete(partitions)
+        if all_gone and all(replicas == (self._broker_id,) for replicas in topic.replicas):
+            self._store.remove_tombstone(topic.topic_id)
+        self._journal.info("topic_deleted", topic=name, topic_id=topic.topic_id.hex())
+
+    def _settings_changed(self, changes: Changes[Mapping[str, str]]) -> None:
+        for key in chain(changes.deletes, changes.puts):
+            name = key.removeprefix(TOPIC_CONFIGS)
+            topic = self._by_name.get(name) or self._new.get(name)
+            settings = changes.puts.get(key, {})
+            if topic is None or topic.settings == settings:
+                continue  # the topic is deleted, or has begun with the settings
+            try:
+                topic.config = parse_topic_config(settings, self._config)
+            except ConfigError as error:
+                self._journal.error("topic_settings_not_applied", topic=name, error=str(error))
+                continue
+            topic.settings = dict(settings)
+            self._loader.configure(self._local.of(topic), topic.config)
+            self._journal.info("topic_configured", topic=name, settings=topic.settings)
 
     # Creation
 
@@ -308,8 +363,7 @@ class Topics:
         now_ms: int,
     ) -> Reply[Topic]:
         """Create a topic like `create`, in steps if there are many partitions."""
-        run = partial(self.changing.run, name)
-        reply: Reply[Topic] = self._create(name, partitions_count, settings or {}, run, now_ms)
+        reply: Reply[Topic] = self._create(name, partitions_count, settings or {}, None, now_ms)
         return reply
 
     def _create(
@@ -317,7 +371,7 @@ class Topics:
         name: str,
         partitions_count: int | None,
         settings: Mapping[str, str | None],
-        run: Callable[[Work[Any]], Any],
+        run: Run | None,
         now_ms: int,
     ) -> Any:
         """Store a topic. Return the result of `run`, which does the rest of the work: to open the logs."""
@@ -339,14 +393,8 @@ class Topics:
             directory_ids=directory_ids,
         )
 
-        def appear() -> Work[Topic]:
-            yield from self._add(topic, now_ms)
-            self._journal.info(
-                "topic_created", topic=name, partitions=count, topic_id=topic.topic_id.hex()
-            )
-            return topic
-
-        return self._store.create(topic, lambda: run(appear()))
+        self._store.create(topic)
+        return self.changing.begin(now_ms, name, run)
 
     # Growth
 
@@ -380,14 +428,8 @@ class Topics:
         directory_ids = [*present, *added]
         replicas = [*topic.replicas, *[(self._broker_id,)] * len(added)]
 
-        def more() -> Work[None]:
-            topic.replicas, topic.directory_ids = replicas, directory_ids
-            yield from self._open_partitions(topic, now_ms)
-            self._journal.info("topic_grown", topic=topic.name, partitions=partitions_count)
-
-        reply: Reply[None] = self._store.grow(
-            topic, replicas, directory_ids, lambda: self.changing.run(topic.name, more())
-        )
+        self._store.grow(topic, replicas, directory_ids)
+        reply: Reply[None] = self.changing.begin(now_ms, topic.name)
         return reply
 
     # Configuration
@@ -398,14 +440,8 @@ class Topics:
         Raises:
             ApiError: A setting is invalid, or the settings could not be stored.
         """
-        config = self.check_change(topic, settings)
-
-        def applied() -> None:
-            topic.settings, topic.config = dict(settings), config
-            self._loader.configure(self._local.of(topic), config)
-            self._journal.info("topic_configured", topic=topic.name, settings=topic.settings)
-
-        self._store.configure(topic, settings, applied)
+        self.check_change(topic, settings)
+        self._store.configure(topic, settings)
 
     def check_change(self, topic: Topic, settings: Mapping[str, str]) -> TopicConfig:
         """Return the configuration that a topic would have with other settings.
@@ -454,24 +490,11 @@ class Topics:
         Raises:
             ApiError: KAFKA_STORAGE_ERROR. The next start completes the deletion.
         """
-        self._delete(topic, finished)
+        self._store.delete(topic)
+        self.changing.begin(self._time.now_ms, topic.name, finished)
 
     def delete_in_steps(self, topic: Topic) -> Reply[None]:
         """Delete a topic like `delete`, in steps if it has many partitions. Clients see the topic no longer."""
-        reply: Reply[None] = self._delete(topic, partial(self.changing.run, topic.name))
+        self._store.delete(topic)
+        reply: Reply[None] = self.changing.begin(self._time.now_ms, topic.name)
         return reply
-
-    def _delete(self, topic: Topic, run: Callable[[Work[Any]], Any]) -> Any:
-        return self._store.delete(topic, lambda: run(self._deleted(topic)))
-
-    def _deleted(self, topic: Topic) -> Work[None]:
-        name = topic.name
-        self.changes += 1
-        self._local.hide(topic)
-        del self._by_name[name], self._by_id[topic.topic_id]
-        del self._by_metric_name[metric_name(name)]
-        self.deleted_names.add(name)
-        partitions = [TopicPartition(name, index) for index in range(topic.partitions_count)]
-        if (yield from self._deletion.delete(partitions)):
-            self._store.remove_tombstone(topic.topic_id)
-        self._journal.info("topic_deleted", topic=name, topic_id=topic.topic_id.hex())

@@ -10,10 +10,11 @@ state of a partition is derived from two entries (`present_state`):
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
+from headrace.core.cluster.image import Changes, MetadataImage
 from headrace.core.cluster.records import (
     REGISTRATIONS,
     STATES,
@@ -79,29 +80,23 @@ class PartitionStates:
         self._stored: dict[str, PartitionState] = {}
         """The stored states, by key."""
 
-    def put_states(self, entries: Iterable[MetadataEntry]) -> None:
-        """Take entries below `STATES`.
+    def consume(self, image: MetadataImage) -> None:
+        """Take the states and registrations in the image, and follow their changes.
 
         Raises:
             StorageError: An entry cannot be read.
         """
-        for entry in entries:
-            self._stored[entry.key] = decode(entry, PartitionState)
+        registrations = image.consume(REGISTRATIONS, _registration, self._apply_registrations)
+        self._apply_registrations(Changes(registrations))
+        self._apply_states(Changes(image.consume(STATES, _state, self._apply_states)))
 
-    def delete_states(self, keys: Iterable[str]) -> None:
-        """Forget the states of deleted topics."""
-        for key in keys:
+    def _apply_registrations(self, changes: Changes[tuple[int, int]]) -> None:
+        self._broker_epochs.update(changes.puts.values())
+
+    def _apply_states(self, changes: Changes[PartitionState]) -> None:
+        for key in changes.deletes:
             self._stored.pop(key, None)
-
-    def put_registrations(self, entries: Iterable[MetadataEntry]) -> None:
-        """Take entries below `REGISTRATIONS`.
-
-        Raises:
-            StorageError: An entry cannot be read.
-        """
-        for entry in entries:
-            broker_epoch = decode(entry, RegistrationRecord).broker_epoch
-            self._broker_epochs[_broker_id(entry.key)] = broker_epoch
+        self._stored.update(changes.puts)
 
     def get(self, topic_id: bytes, partition: int, replicas: Sequence[int]) -> PartitionState:
         """Return the present state of a partition."""
@@ -109,8 +104,13 @@ class PartitionStates:
         return present_state(stored, replicas, self._broker_epochs)
 
 
-def _broker_id(key: str) -> int:
-    number = key.removeprefix(REGISTRATIONS)
+def _state(entry: MetadataEntry) -> PartitionState:
+    return decode(entry, PartitionState)
+
+
+def _registration(entry: MetadataEntry) -> tuple[int, int]:
+    """Return the id and the broker epoch of a broker."""
+    number = entry.key.removeprefix(REGISTRATIONS)
     if not (number.isascii() and number.isdecimal()):
-        raise StorageError(f"{key}: {number!r} is not a broker id")
-    return int(number)
+        raise StorageError(f"{entry.key}: {number!r} is not a broker id")
+    return int(number), decode(entry, RegistrationRecord).broker_epoch

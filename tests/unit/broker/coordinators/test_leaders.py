@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from headrace.broker.coordinators.leaders import NO_LEADER, coordinator_of, leader_of
-from headrace.broker.partitions.topics import Topics
 from headrace.broker.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from headrace.core.cluster.partition_states import state_key
 from headrace.core.cluster.records import PartitionState, encode
 from headrace.core.coordinator.partitioning import partition_for_key
 from headrace.errors import ErrorCode
-from headrace.ports import MetadataEntry
+from headrace.ports import Put
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
 from tests.fixtures.broker_harness import BrokerHarness
 
 
-def led_by(topics: Topics, name: str, partition: int, broker_id: int) -> None:
+def led_by(harness: BrokerHarness, name: str, partition: int, broker_id: int) -> None:
     """Store that another broker leads a partition."""
-    key = state_key(topics.require(name).topic_id, partition)
+    key = state_key(harness.broker.services.topics.require(name).topic_id, partition)
     state = PartitionState(broker_id, 7, (broker_id,), (), 0)
-    topics.states.put_states([MetadataEntry(key, encode(state), 1)])
+    harness.metadata.commit([], [Put(key, encode(state))])
+    harness.advance(0)
 
 
 def test_the_own_broker_coordinates_the_keys_whose_partitions_it_leads():
@@ -29,7 +29,7 @@ def test_the_own_broker_coordinates_the_keys_whose_partitions_it_leads():
         found = harness.call(request).coordinators
         assert {(each.error_code, each.node_id) for each in found} == {(0, 1)}
     topics = harness.broker.services.topics
-    led_by(topics, OFFSETS_TOPIC, 2, broker_id=2)
+    led_by(harness, OFFSETS_TOPIC, 2, broker_id=2)
     request = FindCoordinatorRequest(key_type=0, coordinator_keys=keys)
     for each in harness.call(request).coordinators:
         other = partition_for_key(each.key, 5) == 2

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from headrace.core.cluster.image import MetadataImage
 from headrace.core.cluster.partition_states import PartitionStates, present_state, state_key
 from headrace.core.cluster.records import (
     REGISTRATIONS,
@@ -16,7 +17,7 @@ from headrace.core.cluster.records import (
     encode,
 )
 from headrace.errors import StorageError
-from headrace.ports import MetadataEntry
+from headrace.ports import MetadataBatch, MetadataEntry
 
 TOPIC = bytes(range(16))
 
@@ -29,17 +30,28 @@ def registration(broker_id: int, broker_epoch: int) -> MetadataEntry:
     return entry(f"{REGISTRATIONS}{broker_id}", RegistrationRecord(broker_epoch))
 
 
-def test_a_partition_without_a_stored_state_is_led_by_its_first_replica() -> None:
+def image_of(*entries: MetadataEntry) -> MetadataImage:
+    image = MetadataImage()
+    image.apply(MetadataBatch(snapshot=True, puts=entries))
+    return image
+
+
+def states_of(image: MetadataImage) -> PartitionStates:
     states = PartitionStates()
-    states.put_registrations([registration(1, 7), registration(2, 3)])
+    states.consume(image)
+    return states
+
+
+def test_a_partition_without_a_stored_state_is_led_by_its_first_replica() -> None:
+    states = states_of(image_of(registration(1, 7), registration(2, 3)))
     assert states.get(TOPIC, 0, [2, 1]) == PartitionState(2, 3, (2, 1), (), 3)
 
 
 def test_each_registration_of_the_leader_begins_a_leader_epoch() -> None:
-    states = PartitionStates()
-    states.put_states([entry(state_key(TOPIC, 4), PartitionState(1, 20, (1, 2), (), 7))])
+    image = image_of(entry(state_key(TOPIC, 4), PartitionState(1, 20, (1, 2), (), 7)))
+    states = states_of(image)
     for broker_epoch, leader_epoch in ((7, 20), (8, 21), (11, 24)):
-        states.put_registrations([registration(1, broker_epoch)])
+        image.apply(MetadataBatch(snapshot=False, puts=[registration(1, broker_epoch)]))
         expected = PartitionState(1, leader_epoch, (1, 2), (), broker_epoch)
         assert states.get(TOPIC, 4, [2, 1]) == expected
 
@@ -61,18 +73,17 @@ def test_a_partition_without_a_leader_keeps_its_leader_epoch() -> None:
 
 
 def test_a_deleted_state_has_no_effect() -> None:
-    states = PartitionStates()
-    states.put_states([entry(state_key(TOPIC, 0), PartitionState(1, 20, (1,)))])
-    states.delete_states([state_key(TOPIC, 0), state_key(TOPIC, 1)])
+    image = image_of(entry(state_key(TOPIC, 0), PartitionState(1, 20, (1,))))
+    states = states_of(image)
+    assert states.get(TOPIC, 0, [1]).leader_epoch == 20
+    image.apply(MetadataBatch(snapshot=False, puts=[], deletes=[state_key(TOPIC, 0)]))
     assert states.get(TOPIC, 0, [1]).leader_epoch == 0
 
 
 @pytest.mark.parametrize("broker_id", ["", "x", "-1", "1/2"])
 def test_a_registration_of_no_broker_is_refused(broker_id: str) -> None:
     with pytest.raises(StorageError, match="not a broker id"):
-        PartitionStates().put_registrations(
-            [entry(REGISTRATIONS + broker_id, RegistrationRecord(1))]
-        )
+        states_of(image_of(entry(REGISTRATIONS + broker_id, RegistrationRecord(1))))
 
 
 class Cluster:
