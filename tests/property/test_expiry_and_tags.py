@@ -179,7 +179,6 @@ class Model:
             PARTITION,
             self.log,
             None,  # type: ignore[arg-type]  # reads do not use the directory
-            0,
             is_internal=False,
         )
         end = partition.visible_end(isolation_level)

@@ -40,7 +40,7 @@ class Model:
 
     def __post_init__(self) -> None:
         self.progress = Progress(ME, range(1, self.replicas + 1))
-        self.queues: AckQueues[int] = AckQueues()
+        self.queues: AckQueues[int] = AckQueues(self.progress)
         self.requests = 0
         self.isr = set(range(1, self.replicas + 1))
 
@@ -83,7 +83,7 @@ class Model:
         reached = [self.own if each == ME else self.ends.get(each, -1) for each in self.isr]
         assert self.high_watermark == max(before, min(reached))
         assert before <= self.high_watermark <= self.log_end
-        released = self.queues.release(self.progress, self.own, self.high_watermark)
+        released = self.queues.release(self.own, self.high_watermark)
         assert sorted(released) == sorted(
             request for request, wait in self.pending.items() if self.is_acknowledged(*wait)
         )

@@ -117,11 +117,24 @@ class Broker:
         services.deliveries.load(topics, services.partitions, now_ms)
         load_at_start(groups.loading, groups.begin_all(), services.transactions.begin_all())
         self._groups_are_served = True
+        services.replicas.on_role = self._role_changed
         if not self._in_memory:
             warn_of_losses(topics.defaults, topics, services.journal)
         self._settle()
 
+    def _role_changed(self, partition: Partition) -> None:
+        """Begin or end what the leader of a partition does: schedules, and the coordination of internal topics."""
+        services, (name, index) = self.services, partition.topic_partition
+        services.deliveries.role_changed(partition, services.time.now_ms)
+        if name == OFFSETS_TOPIC:
+            services.offsets_topic.end(index)
+        elif name == TRANSACTIONS_TOPIC:
+            services.transactions.end(index)
+        self._opened_later(partition)
+
     def _opened_later(self, partition: Partition) -> None:
+        if partition.refusal:
+            return
         name, index = partition.topic_partition
         if name == OFFSETS_TOPIC:
             self.services.offsets_topic.begin(index)

@@ -87,7 +87,7 @@ class Deliveries:
         """Begin the existing schedules of all partitions that this broker leads."""
         for topic in topics:
             for partition in partitions.of(topic):
-                if partition is not None:
+                if partition is not None and not partition.refusal:
                     self.begin(partition, now_ms)
 
     def begin(self, partition: Partition, now_ms: int) -> None:
@@ -99,6 +99,16 @@ class Deliveries:
         damage = partition.log_dir.logs.failed.get(schedule_of(partition.topic_partition))
         if damage is not None:
             self._not_served(partition, damage)
+
+    def role_changed(self, partition: Partition, now_ms: int) -> None:
+        """End the schedule of a partition, and begin it again if this broker leads the partition."""
+        self.end(partition)
+        if partition.refusal:
+            return
+        try:
+            self.begin(partition, now_ms)
+        except (ApiError, OSError) as error:
+            self._not_served(partition, error)  # the next record for the schedule tries again
 
     def end(self, partition: Partition) -> None:
         """End the schedule of a partition, if it has one: this broker leads the partition no longer.
@@ -292,7 +302,7 @@ class Deliveries:
             self._refresh(now_ms)
 
     def _schedule(self, partition: Partition) -> Schedule | None:
-        if partition.gone:
+        if partition.refusal:
             self.end(partition)
         return self._schedules.get(partition)
 
@@ -302,7 +312,7 @@ class Deliveries:
         try:
             released = schedule.work(now_ms)
         except ApiError as error:
-            if not partition.gone:
+            if not partition.refusal:
                 self._journal.warning(
                     "release_put_off",
                     partition=str(partition.topic_partition),

@@ -171,6 +171,7 @@ def open_services(static: BrokerConfig, environment: Environment, apis: Advertis
     cluster_id = load_cluster_id(stored.metadata, entropy)
     parts = _open_partitions(config, environment, stored, cluster_id, time)
     replicas = parts.replicas
+    replicas.registration = register(stored.metadata, config.broker_id)
     groups = _make_groups(environment, stored, parts, time)
     return Services(
         settings=stored.settings,
@@ -179,7 +180,7 @@ def open_services(static: BrokerConfig, environment: Environment, apis: Advertis
         metadata=stored.metadata,
         apis=apis,
         cluster_id=cluster_id,
-        broker_epoch=register(stored.metadata, config.broker_id),
+        broker_epoch=replicas.registration,
         endpoints=stored.endpoints,
         audit=stored.audit,
         authenticator=stored.authenticator,
@@ -329,7 +330,7 @@ def _open_partitions(
         storages=environment.storages,
         shared=Shared(OpenSegments(environment.segment_files, journal)),
     )
-    replicas = Replicas(LogStore(dirs, journal))
+    replicas = Replicas(LogStore(dirs, journal), config.broker_id)
     loader, deletion = PartitionLoader(config, replicas, journal), PartitionDeletion(replicas)
     partitions = LocalPartitions(config.broker_id, replicas)
     topics = Topics(

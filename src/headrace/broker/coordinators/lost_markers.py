@@ -66,7 +66,7 @@ class LostMarkers:
     def _abort(self, partition: Partition, producer_id: int, now_ms: int) -> None:
         producers = partition.log.producers
         entry = producers.get(producer_id)
-        if partition.gone or entry is None or producer_id not in producers.transactions.open:
+        if partition.refusal or entry is None or producer_id not in producers.transactions.open:
             return
         coordinator_epoch = max(entry.coordinator_epoch, partition.leader_epoch)
         marker = Marker(producer_id, entry.epoch, coordinator_epoch, committed=False)

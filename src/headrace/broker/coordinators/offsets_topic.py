@@ -63,7 +63,7 @@ class OffsetsTopic:
 
     def begin_all(self) -> Work[None]:
         """Begin to coordinate all partitions, if the topic exists. The work loads them."""
-        indexes = self._partitions.served(OFFSETS_TOPIC)
+        indexes = self._partitions.led(OFFSETS_TOPIC)
         self.loading.begin(indexes)
         return self._load(indexes)
 

@@ -166,10 +166,8 @@ class TransactionalBatches:
         assert self._producer is not None, "may_append has set it"
         if error is not ErrorCode.NONE:
             raise self._errors.refusal(error, self._producer, partition.topic_partition)
-        if partition.gone:
-            raise ApiError(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the partition was deleted or is offline"
-            )
+        if partition.refusal:
+            raise partition.refused()
         if not self.may_append(partition, records):
             raise self._errors.refusal(
                 ErrorCode.CONCURRENT_TRANSACTIONS, self._producer, partition.topic_partition

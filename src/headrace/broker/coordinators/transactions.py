@@ -126,7 +126,7 @@ class Transactions:
 
     def begin_all(self) -> Work[None]:
         """Begin to coordinate all partitions, if the topic exists. The work loads them, and replaces lost markers."""
-        indexes = self._partitions.served(TRANSACTIONS_TOPIC)
+        indexes = self._partitions.led(TRANSACTIONS_TOPIC)
         self.loading.begin(indexes)
         return self._load_all(indexes)
 

@@ -99,6 +99,8 @@ class _Deletion:
         )
         topic = self._services.topics.require(name)
         partition = self._services.partitions.require(name, wanted.partition_index)
+        if partition.refusal:
+            raise partition.refused()
         if topic.is_internal:
             raise InvalidTopicError("records of internal topics cannot be deleted")
         if "delete" not in topic.config.cleanup_policy.split(","):
@@ -114,11 +116,15 @@ class _Deletion:
 
     def run(self, now_ms: int) -> None:
         """Delete the planned records, and complete the results."""
-        offsets, self._offsets = self._offsets, {}
+        planned, self._offsets = self._offsets, {}
         results, self._results = self._results, []
+        # The broker may have stopped leading a partition since an earlier step planned its deletion.
+        offsets = {each: offset for each, offset in planned.items() if not each.refusal}
         refused = self._services.deletion.delete_records(offsets, now_ms)
         for partition, result in results:
-            if partition in refused:
+            if partition not in offsets:
+                result.error_code = partition.refusal
+            elif partition in refused:
                 result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
             else:
                 result.low_watermark = partition.log_start_offset

@@ -58,6 +58,8 @@ def _describe(
     try:
         services.permissions.authorize(context, Operation.READ, ResourceType.TOPIC, topic)
         partition = services.partitions.require(topic, index)
+        if partition.refusal:
+            raise partition.refused()
     except ApiError as error:
         return PartitionResponse(
             partition_index=index, error_code=error.code, error_message=error.message

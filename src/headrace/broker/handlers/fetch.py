@@ -377,7 +377,7 @@ def _wait(
         now = available() if size or partition in moved else 0
         total += now
         watches.append((partition, available, now))
-    if total >= request.min_bytes or any(partition.gone for partition in moved):
+    if total >= request.min_bytes or any(partition.refusal for partition in moved):
         return fetch.finish(response)
     for partition, available, now in watches:
         delayed.watch(partition, available, now)
@@ -393,7 +393,7 @@ def _moved_meanwhile(first: _Read, response: FetchResponse) -> Collection[Partit
     return {
         partition
         for (partition, _, _), part in zip(first.sizes, parts, strict=True)
-        if partition.gone
+        if partition.refusal
         or partition.visible_end(first.request.isolation_level)
         != (part.last_stable_offset if committed else part.high_watermark)
     }

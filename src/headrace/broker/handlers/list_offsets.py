@@ -10,13 +10,15 @@ Behaviour:
   offset of the batch.
 * If no record is found, offset and timestamp are -1 without an error. Offsets at or above the high watermark are never
   returned.
+* While the high watermark of a new leader is below the start of its leader epoch, -1 is OFFSET_NOT_AVAILABLE, up to v4
+  LEADER_NOT_AVAILABLE (KIP-207). So is a timestamp without a record below the high watermark.
 * The leader epoch is the epoch of the record, so that a consumer that starts there can detect truncations (KIP-320).
 * In a request whose tagged field 26738 is true, each partition that schedules records also gets, in that field, the
   number of scheduled records and the first delivery time. While the broker counts them after a start, the error is
   COORDINATOR_LOAD_IN_PROGRESS.
 Not implemented: Tiered storage.
-Versions: v2 isolation level; v4 leader epochs; v6 flexible; v7 largest timestamp (KIP-734); v8 -4 (KIP-405); v9 -5
-(KIP-1005).
+Versions: v2 isolation level; v4 leader epochs; v5 OFFSET_NOT_AVAILABLE; v6 flexible; v7 largest timestamp
+(KIP-734); v8 -4 (KIP-405); v9 -5 (KIP-1005).
 """
 
 from __future__ import annotations
@@ -48,6 +50,7 @@ LATEST: Final = -1
 EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
 MAX_TIMESTAMP_VERSION: Final = 7
+OFFSET_NOT_AVAILABLE_VERSION: Final = 5
 EARLIEST_LOCAL: Final = -4
 EARLIEST_LOCAL_VERSION: Final = 8
 LATEST_TIERED: Final = -5
@@ -134,7 +137,10 @@ def _find(
 ) -> Work[tuple[int, int, int]]:
     """Return offset, timestamp and leader epoch; -1 for a value that does not exist."""
     end = partition.visible_end(isolation_level)
+    is_behind = partition.high_watermark < partition.epoch_start_offset
     if timestamp == LATEST:
+        if is_behind:
+            raise _not_available(partition, version)
         return end, -1, partition.leader_epoch
     if timestamp == EARLIEST or (timestamp == EARLIEST_LOCAL and version >= EARLIEST_LOCAL_VERSION):
         start = partition.log_start_offset
@@ -148,8 +154,19 @@ def _find(
         found = yield from lookup_timestamp(log.segments, timestamp, log.log_start_offset)
     else:
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp}")
-    if partition.gone:  # during the lookup
-        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if partition.refusal:  # since the lookup began
+        raise partition.refused()
     if found is None or found.offset >= end:
+        if is_behind:
+            raise _not_available(partition, version)
         return -1, -1, -1
     return found
+
+
+def _not_available(partition: Partition, version: int) -> ApiError:
+    return ApiError(
+        ErrorCode.OFFSET_NOT_AVAILABLE
+        if version >= OFFSET_NOT_AVAILABLE_VERSION
+        else ErrorCode.LEADER_NOT_AVAILABLE,
+        f"the high watermark of {partition.topic_partition} is below the start of its leader epoch",
+    )

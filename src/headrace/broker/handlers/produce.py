@@ -2,9 +2,9 @@
 
 Behaviour:
 * The broker checks and appends each partition by itself, and each has its own result.
-* acks=1 and acks=all are the same on one node: the response waits until the batch is durable, that is below the high
-  watermark. acks=0 gets no response; if a partition fails, the broker closes the connection, so that the client
-  notices.
+* With acks=all the response waits until the batch is below the high watermark, with acks=1 until it is durable on this
+  broker. Both are the same for a partition with one replica. acks=0 gets no response; if a partition fails, the broker
+  closes the connection, so that the client notices.
 * If `timeout_ms` passes first, the error is REQUEST_TIMED_OUT, never a success.
 * A retry of an idempotent producer gets the original offset when that offset is durable.
 * min.insync.replicas above 1 has no effect: as in Kafka since 4.0 a topic does not need more in-sync replicas than it
@@ -92,8 +92,9 @@ _ACKS: Final = frozenset({ACKS_ALL, ACKS_NONE, ACKS_LEADER})
 
 Answer: TypeAlias = ProduceResponse | Deferred[ProduceResponse] | None
 
-Appended = tuple[Partition, int, PartitionProduceResponse]
-"""A partition, the offset that has to become durable, and the part of the response that waits for it."""
+Appended = tuple[Partition, int, int, PartitionProduceResponse]
+"""A partition, its leader epoch at the append, the offset that has to become durable, and the part of the response that
+waits for it."""
 
 
 def handle(
@@ -157,7 +158,7 @@ def _answer_in_steps(
     """Append the batches that wait for their transaction, too. The connection's next request waits meanwhile."""
     if appender.waits:
         yield from appender.enter_in_steps()
-    appender.drop_gone()
+    appender.drop_lost()
     if request.acks == ACKS_NONE:
         _close_on_error(response)
         return None
@@ -182,7 +183,7 @@ def _answer(
     answer: Deferred[ProduceResponse] = Deferred()
 
     def entered(_: None) -> None:
-        appender.drop_gone()
+        appender.drop_lost()
         reply = _when_durable(services, context.now_ms, request, response, appender.appended)
         if isinstance(reply, Deferred):
             answer.follow(reply)
@@ -251,12 +252,15 @@ class _Appender:
         error = yield from value_of(self._batches.add(self._context.now_ms))
         yield from self._batches.append(error)
 
-    def drop_gone(self) -> None:
-        """Refuse batches of partitions that were deleted after the append: they would never become durable."""
-        for partition, _, part in self.appended:
-            if partition.gone:
-                _fail(part, ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
-        self.appended = [each for each in self.appended if not each[0].gone]
+    def drop_lost(self) -> None:
+        """Refuse batches of partitions that this broker serves no longer since the append: they may be lost."""
+        appended, self.appended = self.appended, []
+        for entry in appended:
+            partition, leader_epoch, _, part = entry
+            if lost := partition.lost_since(leader_epoch):
+                _fail(part, ApiError(lost))
+            else:
+                self.appended.append(entry)
 
     def recompress(self, name: str, data: PartitionProduceData) -> Work[PartitionProduceData]:
         """Return a batch with the codec of its topic, if that has one: otherwise the batch as it is.
@@ -331,9 +335,11 @@ class _Appender:
         part.base_offset = info.base_offset
         part.log_append_time_ms = info.log_append_time_ms
         part.log_start_offset = partition.log.log_start_offset
-        self.appended.append((partition, info.last_offset + 1, part))
+        leader_epoch = partition.leader_epoch
+        self.appended.append((partition, leader_epoch, info.last_offset + 1, part))
         if scheduled is not None:
-            self.appended.append((*scheduled, part))
+            schedule, end_offset = scheduled
+            self.appended.append((schedule, leader_epoch, end_offset, part))
 
     def _append_later(
         self, partition: Partition, part: PartitionProduceResponse, records: Buffer
@@ -421,10 +427,13 @@ def _when_durable(
     appended: list[Appended],
 ) -> ProduceResponse | Deferred[ProduceResponse]:
     delayed = None
-    for partition, end_offset, part in appended:
-        if partition.log.high_watermark < end_offset:
+    acks = request.acks
+    for partition, _, end_offset, part in appended:
+        if partition.log.high_watermark < end_offset and not (
+            partition.acks is not None and services.replicas.has(partition, acks, end_offset)
+        ):
             delayed = delayed or DelayedProduce(response, services.purgatory)
-            delayed.wait_for(partition, end_offset, part)
+            delayed.wait_for(partition, acks, end_offset, part)
     if delayed is None:
         return response
     services.purgatory.add(delayed, now_ms + max(0, request.timeout_ms))

@@ -63,7 +63,7 @@ class _Writing:
         self._allowed = allowed
         self._waits = 0
         """The number of markers that are not durable yet."""
-        self._pending: list[tuple[Partition, int, WritableTxnMarkerPartitionResult]] = []
+        self._pending: list[tuple[Partition, int, int, WritableTxnMarkerPartitionResult]] = []
         self.deferred: Deferred[WriteTxnMarkersResponse] = Deferred()
 
     def write(self, wanted: WritableTxnMarker) -> Work[WritableTxnMarkerResult]:
@@ -96,7 +96,7 @@ class _Writing:
         except ApiError as error:
             result.error_code = error.code
         else:
-            self._pending.append((partition, info.last_offset + 1, result))
+            self._pending.append((partition, partition.leader_epoch, info.last_offset + 1, result))
         return result
 
     def _find(self, name: str, index: int, marker: Marker) -> Partition:
@@ -113,9 +113,9 @@ class _Writing:
         """Wait for the markers that are not durable yet."""
         pending, self._pending = self._pending, []
         waiting = []
-        for partition, end_offset, result in pending:
-            if partition.gone:  # deleted since an earlier step appended its marker
-                result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        for partition, leader_epoch, end_offset, result in pending:
+            if lost := partition.lost_since(leader_epoch):  # an earlier step appended the marker
+                result.error_code = lost
             elif partition.high_watermark < end_offset:
                 waiting.append((partition, end_offset, result))
         if not waiting:

@@ -2,7 +2,8 @@
 
 A partition of a topic is in one of these states on this broker:
 
-* Served: this broker leads the partition, and its log is open.
+* Served: a replica lies on this broker, and its log is open. `Partition.refusal` says whether this broker leads the
+  partition: requests get NOT_LEADER_OR_FOLLOWER if another broker does.
 * Offline: a replica lies on this broker, but its data is damaged, its log directory is out of service, or its files
   cannot be opened now. Requests get KAFKA_STORAGE_ERROR.
 * Elsewhere: no replica lies on this broker. Requests get NOT_LEADER_OR_FOLLOWER, so that clients look for the leader.
@@ -80,10 +81,14 @@ class LocalPartitions:
         """Return the partitions of a topic by number; None for a partition that this broker does not serve."""
         return self._served.get(topic.name, ())
 
-    def served(self, name: str) -> list[int]:
-        """Return the numbers of the partitions of a topic that this broker serves; none without a topic."""
+    def led(self, name: str) -> list[int]:
+        """Return the numbers of the partitions of a topic that this broker leads; none without a topic."""
         partitions = self._served.get(name, ())
-        return [index for index, partition in enumerate(partitions) if partition is not None]
+        return [
+            index
+            for index, partition in enumerate(partitions)
+            if partition is not None and not partition.refusal
+        ]
 
     def has_replica(self, topic: Topic, index: int) -> bool:
         """Return whether a replica of a partition lies on this broker, served or offline."""

@@ -10,10 +10,11 @@ from msgspec.structs import replace
 from headrace.broker.partitions.local_partitions import LocalPartitions
 from headrace.broker.partitions.topic import Topic
 from headrace.broker.replication.partition import Partition
-from headrace.broker.replication.partition_loader import PartitionLoader
+from headrace.broker.replication.partition_loader import OpeningSpec, PartitionLoader
 from headrace.broker.waiting.steps import PARTITION_OPENING_COST, Work
 from headrace.core.cluster.partition_states import PartitionStates, state_key
 from headrace.core.cluster.records import PartitionState
+from headrace.core.replica.role import Leadership
 from headrace.errors import ApiError
 from headrace.types import TopicPartition
 
@@ -72,13 +73,10 @@ class PartitionOpening:
         state = self._states.get(topic.topic_id, index, topic.replicas[index])
         try:
             partition = self._loader.add(
-                TopicPartition(topic.name, index),
-                topic.topic_id,
-                topic.config,
-                leader_epoch=state.leader_epoch,
+                opening_spec(topic, index),
+                leadership(state),
                 is_internal=topic.is_internal,
                 now_ms=now_ms,
-                directory_id=topic.directory_ids[index],
             )
         except ApiError:
             self._unopened[topic, index] = None
@@ -119,3 +117,19 @@ class PartitionOpening:
                     self._local.reopened(topic, index, partition)
                     opened.append(partition)
         return opened
+
+
+def opening_spec(topic: Topic, index: int) -> OpeningSpec:
+    """Return what the loader needs to open a replica of a partition."""
+    return OpeningSpec(
+        TopicPartition(topic.name, index),
+        topic.topic_id,
+        topic.config,
+        topic.directory_ids[index],
+        is_replicated=len(topic.replicas[index]) > 1,
+    )
+
+
+def leadership(state: PartitionState) -> Leadership:
+    """Return the part of a state that decides the role of a replica."""
+    return Leadership(state.leader, state.leader_epoch, frozenset(state.isr), state.registration)

@@ -29,7 +29,7 @@ from headrace.broker.metadata.metadata_writer import MetadataWriter
 from headrace.broker.partitions.left_over_topics import finish_deletions
 from headrace.broker.partitions.local_partitions import LocalPartitions
 from headrace.broker.partitions.partition_deletion import PartitionDeletion
-from headrace.broker.partitions.partition_opening import PartitionOpening
+from headrace.broker.partitions.partition_opening import PartitionOpening, opening_spec
 from headrace.broker.partitions.topic import CheckConfig, Topic, acceptable_config, new_topic_id
 from headrace.broker.partitions.topic_changes import Run, TopicChanges
 from headrace.broker.partitions.topic_store import StoredTopic, TopicStore
@@ -194,9 +194,9 @@ class Topics:
         )
         local = self._local
         specs = [
-            (TopicPartition(topic.name, index), topic.topic_id, topic.config, directory_id)
+            opening_spec(topic, index)
             for topic in topics
-            for index, directory_id in enumerate(topic.directory_ids)
+            for index in range(topic.partitions_count)
             if local.has_replica(topic, index)
         ]
         self._loader.load(specs, now_ms)

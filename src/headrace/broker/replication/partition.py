@@ -1,7 +1,7 @@
-"""One partition of which this broker holds the only replica, and so leads.
+"""One partition of which this broker has a replica: its role, its log, and the requests that wait for it.
 
-Leader epoch, high watermark and log end offset exist as for a replicated partition. The high watermark follows the
-local log, because there are no other replicas: the synced offset, or without `durability=fsync` the log end offset.
+The requests that wait at a leader wait in one leader epoch. When the leader epoch ends, all of them are completed with
+NOT_LEADER_OR_FOLLOWER: the next leader may replace their records. `Replicas` changes the role.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from typing import Final
 from headrace.broker.log_dirs.log_dir import LogDir
 from headrace.broker.waiting.notices import Watcher
 from headrace.core.log import AbortedLookup, AbortedTransaction, PartitionLog, SelectiveReading
+from headrace.core.replica.acks import AckQueues
+from headrace.core.replica.progress import ALL_IN_SYNC, Progress
+from headrace.core.replica.role import NO_EPOCH, NO_LEADER, Leadership, Role
 from headrace.errors import ApiError, ErrorCode
 from headrace.types import FileRange, Payload, TopicPartition
 
@@ -26,12 +29,16 @@ class Partition:
     """A partition of this broker: its log, and the requests that wait for it."""
 
     __slots__ = (
-        "gone",
+        "acks",
+        "epoch_start_offset",
         "is_internal",
         "leader_epoch",
         "log",
         "log_dir",
         "max_delay_ms",
+        "newest",
+        "refusal",
+        "role",
         "schedules",
         "sync_interval_ms",
         "topic_partition",
@@ -44,15 +51,29 @@ class Partition:
         topic_partition: TopicPartition,
         log: PartitionLog,
         log_dir: LogDir,
-        leader_epoch: int,
         *,
         is_internal: bool,
         sync_interval_ms: int = 0,
     ) -> None:
+        """Begin without a role."""
         self.topic_partition = topic_partition
         self.log = log
         self.log_dir = log_dir
-        self.leader_epoch = leader_epoch
+        self.role = Role.OFFLINE
+        self.leader_epoch = NO_EPOCH
+        """The leader epoch of the role."""
+        self.newest = Leadership(NO_LEADER, NO_EPOCH, frozenset(), 0)
+        """The newest state of the partition, from which the role follows."""
+        self.epoch_start_offset = 0
+        """The log end offset at which this broker began to lead the partition."""
+        self.refusal = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        """The error for requests to the partition. NONE while this broker leads it. UNKNOWN_TOPIC_OR_PARTITION after
+        the deletion of its topic, KAFKA_STORAGE_ERROR after the failure of its log directory, both for good.
+        """
+        self.acks: AckQueues[Waiter] | None = None
+        """The requests with acks other than -1 that wait while the partition has several in-sync replicas. None if this
+        broker has the only one: its progress is the high watermark, for which all requests wait.
+        """
         self.is_internal = is_internal
         """Whether the partition belongs to an internal topic. Its records are always synced, whatever the durability
         of topics.
@@ -65,8 +86,6 @@ class Partition:
         """The partition itself if it has a schedule; the partition that a schedule belongs to; None for other
         partitions.
         """
-        self.gone = False
-        """Whether its topic was deleted, or its log directory has failed."""
         self.watchers: dict[Watcher, None] = {}
         """The fetches that are notified when the high watermark moves, or when the partition is not served any more."""
         self.waiters: deque[tuple[int, Waiter]] = deque()
@@ -164,19 +183,82 @@ class Partition:
         return len(found)
 
     def check_leader_epoch(self, current_leader_epoch: int) -> None:
-        """Compare a client's leader epoch with the partition's (KIP-320). -1 stands for no epoch.
+        """Compare a client's leader epoch with the partition's (KIP-320), and check that this broker leads it.
+
+        Args:
+            current_leader_epoch: The leader epoch that the client knows; -1 if it sends none.
 
         Raises:
-            ApiError: FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH.
+            ApiError: FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH, otherwise `refusal`.
         """
-        if current_leader_epoch < 0 or current_leader_epoch == self.leader_epoch:
-            return
-        code = (
-            ErrorCode.FENCED_LEADER_EPOCH
-            if current_leader_epoch < self.leader_epoch
-            else ErrorCode.UNKNOWN_LEADER_EPOCH
-        )
-        raise ApiError(code, f"{self.topic_partition} is at leader epoch {self.leader_epoch}")
+        if current_leader_epoch >= 0 and current_leader_epoch != self.leader_epoch:
+            code = (
+                ErrorCode.FENCED_LEADER_EPOCH
+                if current_leader_epoch < self.leader_epoch
+                else ErrorCode.UNKNOWN_LEADER_EPOCH
+            )
+            raise ApiError(code, f"{self.topic_partition} is at leader epoch {self.leader_epoch}")
+        if self.refusal:
+            raise self.refused()
+
+    def refused(self) -> ApiError:
+        """Return the error of a request that this broker refuses."""
+        reason = f"this broker is not the leader of {self.topic_partition}"
+        if self.refusal is not ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            reason = f"{self.topic_partition} was deleted or is offline"
+        return ApiError.for_code(self.refusal, reason)
+
+    @property
+    def gone(self) -> bool:
+        """Whether its topic was deleted, or its log directory has failed."""
+        return bool(self.refusal) and self.refusal is not ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    def lost_since(self, leader_epoch: int) -> ErrorCode:
+        """Return why what was appended in a leader epoch may be lost; NONE if this broker still leads in that epoch."""
+        if not self.refusal and leader_epoch != self.leader_epoch:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return self.refusal
+
+    # Role
+
+    def lead(self, leader_epoch: int, progress: Progress | None) -> None:
+        """Begin to lead the partition.
+
+        Args:
+            leader_epoch: The leader epoch, above all earlier ones.
+            progress: The progress of the in-sync replicas; None if this broker has the only one.
+        """
+        self.fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        self.log.become_leader(leader_epoch)
+        self.role, self.leader_epoch = Role.LEADER, leader_epoch
+        self.epoch_start_offset = self.log.log_end_offset
+        self.acks = None if progress is None else AckQueues(progress)
+        if self.refusal is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            self.refusal = ErrorCode.NONE
+
+    def resign(self, role: Role, leader_epoch: int) -> None:
+        """Become a follower, or go offline. Requests that wait are completed with NOT_LEADER_OR_FOLLOWER."""
+        self.role, self.leader_epoch = role, leader_epoch
+        if not self.refusal:
+            self.refusal = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        self.fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        self.acks = None
+        self.notify_watchers()
+
+    # Waiting
+
+    def wait(self, acks: int, end_offset: int, waiter: Waiter) -> None:
+        """Call `waiter(NONE)` when records up to `end_offset` are acknowledged, or with the error that prevents it.
+
+        Args:
+            acks: The `acks` of the request; see `Progress.acknowledged_end`.
+            end_offset: The offset after the last record.
+            waiter: The function to call.
+        """
+        if self.acks is None or acks == ALL_IN_SYNC:
+            self.waiters.append((end_offset, waiter))
+        else:
+            self.acks.add(acks, end_offset, waiter)
 
     def await_high_watermark(self, end_offset: int, waiter: Waiter) -> None:
         """Call `waiter(NONE)` when the high watermark reaches `end_offset`, or with the error that prevents it.
@@ -196,7 +278,10 @@ class Partition:
     def fail_waiters(self, error: ErrorCode) -> None:
         """Answer all waiting produces with an error."""
         waiters, self.waiters = self.waiters, deque()
-        for _, waiter in waiters:
+        waiting = [waiter for _, waiter in waiters]
+        if self.acks is not None:
+            waiting += self.acks.clear()
+        for waiter in waiting:
             waiter(error)
 
     def notify_watchers(self) -> None:
@@ -205,7 +290,7 @@ class Partition:
             watcher.partition_changed(self)
 
     def mark_gone(self, error: ErrorCode) -> None:
-        """Fail all requests that wait: the partition is not served any more."""
-        self.gone = True
+        """Fail all requests that wait: the partition is not served any more, whatever its role."""
+        self.refusal = error
         self.fail_waiters(error)
         self.notify_watchers()

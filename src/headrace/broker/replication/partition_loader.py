@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from headrace.broker.configs.log_configs import log_config, schedule_config
 from headrace.broker.log_dirs.background_sync import OS_INTERVAL_MS
@@ -15,9 +16,28 @@ from headrace.config.broker import BrokerConfig
 from headrace.config.topic import TopicConfig
 from headrace.config.topic_parsing import parse_topic_config
 from headrace.core.log import PROTECTED, PartitionLog, PartitionSpec, is_passing
+from headrace.core.replica.role import Leadership
 from headrace.errors import StorageError
 from headrace.ports import Journal
 from headrace.types import TopicPartition
+
+
+class OpeningSpec(NamedTuple):
+    """A partition in the metadata store of which this broker has a replica.
+
+    Attributes:
+        topic_partition: The partition.
+        topic_id: The id of its topic.
+        config: The configuration of its topic.
+        directory_id: The id of its log directory; "" for the first one.
+        is_replicated: Whether other brokers have replicas.
+    """
+
+    topic_partition: TopicPartition
+    topic_id: bytes
+    config: TopicConfig
+    directory_id: str = ""
+    is_replicated: bool = False
 
 
 class PartitionLoader:
@@ -34,13 +54,13 @@ class PartitionLoader:
 
     def load(
         self,
-        specs: Iterable[tuple[TopicPartition, bytes, TopicConfig, str]],
+        specs: Iterable[OpeningSpec],
         now_ms: int,
     ) -> None:
         """Open the logs of all partitions in the metadata store, and recover them if necessary.
 
         Args:
-            specs: The name, topic id, configuration and log directory id of each partition.
+            specs: The partitions.
             now_ms: The time.
 
         Raises:
@@ -49,19 +69,23 @@ class PartitionLoader:
         specs_of: dict[LogDir, list[PartitionSpec]] = {log_dir: [] for log_dir in self._dirs}
         names_of: dict[LogDir, frozenset[str]] = {}
         offline: Counter[str] = Counter()
-        for topic_partition, topic_id, config, directory_id in specs:
-            log_dir = self._dirs.find(directory_id)
+        for spec in specs:
+            log_dir = self._dirs.find(spec.directory_id)
             if log_dir is None:
-                offline[directory_id] += 1
-            else:
-                spec = PartitionSpec(topic_partition, topic_id, log_config(config, self._config))
-                specs_of.setdefault(log_dir, []).append(spec)
-                if log_dir not in names_of:
-                    names_of[log_dir] = frozenset(log_dir.files.list(""))
-                schedule = schedule_of(topic_partition)
-                if str(schedule) in names_of[log_dir]:
-                    spec = PartitionSpec(schedule, topic_id, schedule_config(self._config))
-                    specs_of[log_dir].append(spec)
+                offline[spec.directory_id] += 1
+                continue
+            specs_of.setdefault(log_dir, []).append(self._spec_of_log(spec))
+            if log_dir not in names_of:
+                names_of[log_dir] = frozenset(log_dir.files.list(""))
+            schedule = schedule_of(spec.topic_partition)
+            if str(schedule) in names_of[log_dir]:
+                of_schedule = PartitionSpec(
+                    schedule,
+                    spec.topic_id,
+                    schedule_config(self._config),
+                    is_replicated=spec.is_replicated,
+                )
+                specs_of[log_dir].append(of_schedule)
         for directory_id, count in offline.items():
             self._journal.error(
                 "partitions_offline",
@@ -71,6 +95,14 @@ class PartitionLoader:
             )
         for log_dir, of_this in specs_of.items():
             self._load(log_dir, of_this, now_ms)
+
+    def _spec_of_log(self, spec: OpeningSpec) -> PartitionSpec:
+        return PartitionSpec(
+            spec.topic_partition,
+            spec.topic_id,
+            log_config(spec.config, self._config),
+            is_replicated=spec.is_replicated,
+        )
 
     def _load(self, log_dir: LogDir, specs: Sequence[PartitionSpec], now_ms: int) -> None:
         try:
@@ -84,19 +116,12 @@ class PartitionLoader:
             log_dir.space.check(now_ms)
 
     def add(
-        self,
-        topic_partition: TopicPartition,
-        topic_id: bytes,
-        config: TopicConfig,
-        *,
-        leader_epoch: int,
-        is_internal: bool,
-        now_ms: int,
-        directory_id: str = "",
+        self, spec: OpeningSpec, newest: Leadership, *, is_internal: bool, now_ms: int
     ) -> Partition | None:
-        """Open a partition, loaded or new, and make this broker its leader.
+        """Open a partition, loaded or new, and give it the role that follows from its newest state.
 
-        The leader epoch never decreases for a topic id: if the log has a higher leader epoch, that one counts.
+        The leader epoch never decreases for a topic id: if this broker leads, and the log has a higher leader epoch,
+        that one counts.
 
         Returns:
             The partition, or None when it cannot be served: its data is damaged, or its log directory out of service.
@@ -104,7 +129,7 @@ class PartitionLoader:
         Raises:
             ApiError: KAFKA_STORAGE_ERROR: a file cannot be opened now, for example for want of descriptors.
         """
-        log_dir = self._dirs.find(directory_id)
+        log_dir, topic_partition = self._dirs.find(spec.directory_id), spec.topic_partition
         if log_dir is None:
             return None
         if not log_dir.logs.loaded:  # a storage that no topic had until now
@@ -113,9 +138,8 @@ class PartitionLoader:
         if log is None:
             if topic_partition in log_dir.logs.failed:
                 return None
-            spec = PartitionSpec(topic_partition, topic_id, log_config(config, self._config))
             try:
-                log = log_dir.logs.open_log(spec, now_ms)
+                log = log_dir.logs.open_log(self._spec_of_log(spec), now_ms)
             except (StorageError, OSError) as error:
                 if isinstance(error, OSError) and is_passing(error):
                     raise self._store.refused(log_dir, error, None) from error
@@ -123,33 +147,26 @@ class PartitionLoader:
                     "partition_not_served", partition=str(topic_partition), error=str(error)
                 )
                 return None
-        return self._lead(
-            topic_partition,
-            log,
-            log_dir,
-            config,
-            leader_epoch=leader_epoch,
-            is_internal=is_internal,
+        return self._add(
+            topic_partition, log, log_dir, spec.config, newest=newest, is_internal=is_internal
         )
 
-    def _lead(
+    def _add(
         self,
         topic_partition: TopicPartition,
         log: PartitionLog,
         log_dir: LogDir,
         config: TopicConfig,
         *,
-        leader_epoch: int,
+        newest: Leadership,
         is_internal: bool,
     ) -> Partition:
-        leader_epoch = max(leader_epoch, log.leader_epoch)
-        log.become_leader(leader_epoch)
-        # What was recovered has been synced by the recovery; there is no other replica to wait for.
-        log.advance_high_watermark(log.log_end_offset)
-        partition = Partition(topic_partition, log, log_dir, leader_epoch, is_internal=is_internal)
+        partition = Partition(topic_partition, log, log_dir, is_internal=is_internal)
         self._set_sync_interval(partition, self._sync_interval_ms(partition, config))
         partition.max_delay_ms = config.max_delay_ms
-        self._replicas.lead(partition)
+        if newest.leader_epoch < log.leader_epoch and newest.leader == self._replicas.broker_id:
+            newest = newest._replace(leader_epoch=log.leader_epoch)
+        self._replicas.add(partition, newest)
         return partition
 
     def companion(self, partition: Partition, now_ms: int, *, create: bool) -> Partition | None:
@@ -173,9 +190,7 @@ class PartitionLoader:
                 self._journal.error("schedule_not_served", partition=str(name), error=str(error))
                 return None
         config = parse_topic_config({}, self._config)
-        companion = self._lead(
-            name, log, log_dir, config, leader_epoch=partition.leader_epoch, is_internal=True
-        )
+        companion = self._add(name, log, log_dir, config, newest=partition.newest, is_internal=True)
         companion.schedules = partition
         return companion
 
@@ -196,8 +211,7 @@ class PartitionLoader:
         if log.synced_offset < log.log_end_offset:
             # Written under the old setting: synced now, which is early enough for any.
             log_dir.logs.mark_dirty(log)
-            if interval_ms and log.advance_high_watermark(log.log_end_offset):
-                self._replicas.advanced[partition] = None
+            self._replicas.configured(partition)
 
     def configure(self, partitions: Iterable[Partition | None], config: TopicConfig) -> None:
         """Apply another configuration of a topic to its partitions."""

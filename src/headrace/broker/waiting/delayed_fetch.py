@@ -152,7 +152,7 @@ class DelayedFetch:
         """Complete the fetch if the partition has the missing bytes now, or is not served any more."""
         if self._done:
             return
-        if not partition.gone:
+        if not partition.refusal:
             now = self._watched[partition]()
             self._missing_bytes -= now - self._available[partition]
             self._available[partition] = now

@@ -12,16 +12,14 @@ from headrace.protocol.messages.produce import PartitionProduceResponse, Produce
 
 
 class AwaitedPartition(Protocol):
-    """A partition that reports when its high watermark has reached an offset."""
+    """A partition that reports when enough replicas have its records."""
 
-    def await_high_watermark(
-        self, end_offset: int, waiter: Callable[[ErrorCode], None], /
-    ) -> object:
-        """Call `waiter` with NONE when the high watermark reaches `end_offset`, or with the error that prevents it."""
+    def wait(self, acks: int, end_offset: int, waiter: Callable[[ErrorCode], None], /) -> object:
+        """Call `waiter` with NONE when records up to `end_offset` are acknowledged, or with the error."""
 
 
 class DelayedProduce:
-    """A produce response that is sent when each of its batches is below the high watermark, or has failed."""
+    """A produce response that is sent when each of its batches is acknowledged, or has failed."""
 
     __slots__ = ("_done", "_pending", "_purgatory", "_response", "_waits", "deferred")
 
@@ -34,15 +32,17 @@ class DelayedProduce:
         self._done = False
 
     def wait_for(
-        self, partition: AwaitedPartition, end_offset: int, part: PartitionProduceResponse
+        self,
+        partition: AwaitedPartition,
+        acks: int,
+        end_offset: int,
+        part: PartitionProduceResponse,
     ) -> None:
-        """Delay the response until the high watermark of `partition` reaches `end_offset`."""
+        """Delay the response until as many replicas as `acks` says have the records up to `end_offset`."""
         number = self._waits
         self._waits += 1
         self._pending[number] = part
-        partition.await_high_watermark(
-            end_offset, lambda error: self._partition_completed(number, error)
-        )
+        partition.wait(acks, end_offset, lambda error: self._partition_completed(number, error))
 
     def _partition_completed(self, number: int, error: ErrorCode) -> None:
         part = None if self._done else self._pending.pop(number, None)

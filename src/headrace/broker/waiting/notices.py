@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, Protocol
 
+from headrace.errors import ErrorCode
+
 LOOKS_PER_ROUND: Final = 500
 """The fetches that check in one round, some 10 ms. A fetch counts once more for every eight partitions that it
 watches.
@@ -35,8 +37,8 @@ class Watcher(Protocol):
 class WatchedPartition(Protocol):
     """A partition, as the delayed fetches that watch it see it."""
 
-    gone: bool
-    """Whether the topic was deleted, or the log directory has failed."""
+    refusal: ErrorCode
+    """The error for requests to the partition. NONE while this broker serves it."""
     watchers: dict[Watcher, None]
     """The fetches that watch the partition, in the order in which they came."""
 

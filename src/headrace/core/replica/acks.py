@@ -17,9 +17,11 @@ class AckQueues(Generic[T]):
     do, so the first request of a queue is the first one to be acknowledged.
     """
 
-    __slots__ = ("_queues",)
+    __slots__ = ("_queues", "progress")
 
-    def __init__(self) -> None:
+    def __init__(self, progress: Progress) -> None:
+        self.progress = progress
+        """The progress of the replicas."""
         self._queues: dict[int, deque[tuple[int, T]]] = {}
 
     def __len__(self) -> int:
@@ -29,11 +31,11 @@ class AckQueues(Generic[T]):
         """Let a request wait; see `Progress.acknowledged_end` for `acks`."""
         self._queues.setdefault(acks, deque()).append((end_offset, waiting))
 
-    def release(self, progress: Progress, own: int, high_watermark: int) -> list[T]:
-        """Remove and return the requests that are acknowledged now."""
+    def release(self, own: int, high_watermark: int) -> list[T]:
+        """Remove and return the requests that are acknowledged now; see `Progress.acknowledged_end`."""
         released: list[T] = []
         for acks, queue in self._queues.items():
-            end = progress.acknowledged_end(acks, own, high_watermark)
+            end = self.progress.acknowledged_end(acks, own, high_watermark)
             while queue and queue[0][0] <= end:
                 released.append(queue.popleft()[1])
         return released
