@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from headrace.deferred import Deferred
 from headrace.errors import StorageError
+from headrace.protocol.codec import Message
 from headrace.types import Buffer
 
 T = TypeVar("T")
@@ -331,6 +332,23 @@ class MetadataStore(Protocol):
 
     def close(self) -> None:
         """End the session and all watches, delete the ephemeral entries, and release the store."""
+
+
+class Peers(Protocol):
+    """The brokers of the cluster, to which this broker sends requests as a broker."""
+
+    def send(self, broker_id: int, request: Message, deadline_ms: int) -> Deferred[Any]:
+        """Send a request in the highest version that both brokers serve.
+
+        Args:
+            broker_id: The broker that handles the request.
+            request: The request.
+            deadline_ms: The time at which the sender no longer waits for the response.
+
+        Returns:
+            The response, or an ApiError in place of one: BROKER_NOT_AVAILABLE if the request was not handled, and
+            REQUEST_TIMED_OUT if that is unknown. It is resolved while the broker handles a call, or before a `tick`.
+        """
 
 
 class Entropy(Protocol):

@@ -26,6 +26,7 @@ from headrace.broker.log_dirs.background_sync import warn_of_losses
 from headrace.broker.log_dirs.group_commit import FailedSync, GroupCommit
 from headrace.broker.log_dirs.log_dirs import UnusableDirectory, no_storages
 from headrace.broker.partitions.topic import CheckConfig, Topic, accept_any
+from headrace.broker.peers import LocalPeers
 from headrace.broker.quotas.client_quotas import ClientQuotas
 from headrace.broker.quotas.throttling import Throttled
 from headrace.broker.replication.partition import Partition
@@ -37,7 +38,7 @@ from headrace.config.broker import BrokerConfig
 from headrace.core.coordinator.runtime import Reply
 from headrace.core.log import Rewriting, RunTasks, run_in_turn
 from headrace.deferred import Deferred
-from headrace.ports import Entropy, FileSystem, Journal, MetadataStore, OpenStorage
+from headrace.ports import Entropy, FileSystem, Journal, MetadataStore, OpenStorage, Peers
 from headrace.protocol.codec import Message
 from headrace.protocol.messages.api_versions import ApiVersionsResponse
 
@@ -63,6 +64,7 @@ class Broker:
         segment_files: int | None = None,
         check_topic_config: CheckConfig = accept_any,
         loggers: Loggers | None = None,
+        peers: Peers | None = None,
     ) -> None:
         """Make the services of the broker, and load their state from the metadata store.
 
@@ -80,6 +82,7 @@ class Broker:
             segment_files: The greatest number of open segment files; None for no limit.
             check_topic_config: Raises ConfigError for the configuration of a topic that clients may not set.
             loggers: The loggers whose levels clients can change; None if there are none.
+            peers: Sends requests to the brokers of the cluster; None for a single broker.
 
         Raises:
             ConfigError: The configuration is invalid; see `open_services`.
@@ -96,6 +99,7 @@ class Broker:
             segment_files=segment_files,
             check_topic_config=check_topic_config,
             loggers=Loggers() if loggers is None else loggers,
+            peers=peers or LocalPeers(config.broker_id, self.handle, lambda: self.services),
         )
         self._apis = AdvertisedApis(APIS)
         self._in_memory = files.describe().in_memory

@@ -52,7 +52,7 @@ from headrace.core.coordinator.group_coordinator import GroupCoordinator
 from headrace.core.coordinator.state.config import GroupConfig
 from headrace.core.log import OpenSegments, RunTasks, Shared
 from headrace.core.quota import Windows
-from headrace.ports import Entropy, FileSystem, Journal, MetadataStore, OpenStorage
+from headrace.ports import Entropy, FileSystem, Journal, MetadataStore, OpenStorage, Peers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +70,7 @@ class Environment:
         segment_files: How many segment files may be open at a time; None for no limit.
         check_topic_config: Raises ConfigError for the configuration of a topic that clients may not set.
         loggers: The loggers whose levels clients can change.
+        peers: Sends requests to other brokers.
     """
 
     files: FileSystem
@@ -82,6 +83,7 @@ class Environment:
     segment_files: int | None
     check_topic_config: CheckConfig
     loggers: Loggers
+    peers: Peers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,7 +207,7 @@ def open_services(static: BrokerConfig, environment: Environment, apis: Advertis
         groups=groups,
         offsets_topic=_make_offsets_topic(stored, parts, groups, time, journal),
         producer_ids=stored.producer_ids,
-        transactions=_make_transactions(stored, parts, groups, time, journal),
+        transactions=_make_transactions(environment, stored, parts, groups, time),
     )
 
 
@@ -233,11 +235,11 @@ def _make_offsets_topic(
 
 
 def _make_transactions(
+    environment: Environment,
     stored: _Stored,
     parts: _Partitions,
     groups: GroupCoordinator,
     time: LatestTime,
-    journal: Journal,
 ) -> Transactions:
     return Transactions(
         stored.settings.config,
@@ -246,9 +248,10 @@ def _make_transactions(
         parts.replicas,
         groups,
         allocate_producer_id=stored.producer_ids.allocate,
+        peers=environment.peers,
         steps=stored.steps,
         time=time,
-        journal=journal,
+        journal=environment.journal,
     )
 
 

@@ -40,6 +40,7 @@ class Session:
         "ended",
         "exchange",
         "in_its_thread",
+        "is_broker",
         "is_local",
         "listener",
         "mechanism",
@@ -60,6 +61,7 @@ class Session:
         client_host: str = "127.0.0.1",
         principal: Principal = ANONYMOUS,
         is_local: bool = False,
+        is_broker: bool = False,
     ) -> None:
         """Begin a session.
 
@@ -69,12 +71,14 @@ class Session:
             client_host: The address of the client, without the port.
             principal: The principal of the client, if the shell knows it already.
             is_local: Whether the client is in the process of the broker. Such a client is authorized for everything.
+            is_broker: Whether the client is a broker of the cluster. Only a broker ends transactions of groups.
         """
         self.listener = listener
         self.protocol = protocol
         self.client_host = client_host
         self.principal = principal
         self.is_local = is_local
+        self.is_broker = is_broker
         self.authenticated = not protocol.sasl
         self.authenticated_ms = 0
         """The time of the last SASL authentication; 0 if there was none."""
@@ -128,3 +132,5 @@ def _call(function: Callable[[], object]) -> None:
 
 LOCAL: Session = Session(is_local=True)
 """The session of clients in the process of the broker."""
+PEER: Session = Session(is_local=True, is_broker=True)
+"""The session of the broker itself, for requests that it would send to another broker."""

@@ -1,4 +1,4 @@
-"""Transactions on this broker: their coordinator, its topic, and its markers in the partitions of the broker."""
+"""Transactions on this broker: their coordinator, its topic, and its markers in partitions."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ from headrace.broker.context import LatestTime
 from headrace.broker.coordinators.internal_log import InternalLog
 from headrace.broker.coordinators.loading import Loading
 from headrace.broker.coordinators.lost_markers import LostMarkers
+from headrace.broker.coordinators.markers import Markers
+from headrace.broker.coordinators.remote import RemoteTransactions
 from headrace.broker.partitions.local_partitions import LocalPartitions
 from headrace.broker.partitions.topics import Topics
 from headrace.broker.replication.replicas import Replicas
-from headrace.broker.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from headrace.broker.topic_names import TRANSACTIONS_TOPIC
 from headrace.broker.waiting.steps import Steps, Work, finished
 from headrace.config.broker import BrokerConfig
 from headrace.core.coordinator.group_coordinator import GroupCoordinator
 from headrace.core.coordinator.transaction.config import TransactionConfig
 from headrace.core.coordinator.transaction.coordinator import TransactionCoordinator
 from headrace.core.coordinator.transaction.producers import ProducerIdAndEpoch
-from headrace.core.coordinator.transaction.shard import TransactionOutcome
-from headrace.core.log import Marker
-from headrace.deferred import Deferred
 from headrace.errors import ApiError, ErrorCode
-from headrace.ports import Journal
+from headrace.ports import Journal, Peers
 from headrace.types import TopicPartition
 
 _PASSING: Final = frozenset(
@@ -35,11 +34,6 @@ _PASSING: Final = frozenset(
     }
 )
 """The errors for which a client retries: a batch cannot be appended now, but perhaps later."""
-_NOTHING_TO_MARK: Final = frozenset(
-    {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_PRODUCER_EPOCH}
-)
-"""The errors after which no marker is needed: the partition is deleted, or a later epoch of the producer has
-written."""
 
 
 class WriteErrors(NamedTuple):
@@ -76,14 +70,14 @@ class Transactions:
 
     __slots__ = (
         "_config",
-        "_groups",
         "_journal",
         "_lost_markers",
         "_partitions",
-        "_replicas",
         "_topics",
         "coordinator",
         "loading",
+        "markers",
+        "remote",
         "waiting_bytes",
         "waiting_cost",
     )
@@ -97,6 +91,7 @@ class Transactions:
         groups: GroupCoordinator,
         *,
         allocate_producer_id: Callable[[], int],
+        peers: Peers,
         steps: Steps,
         time: LatestTime,
         journal: Journal,
@@ -104,18 +99,20 @@ class Transactions:
         self._config = config
         self._topics = topics
         self._partitions = partitions
-        self._replicas = replicas
-        self._groups = groups
         self._journal = journal
         self.waiting_bytes = 0
         """The size in bytes of the batches whose partitions are being added to their transactions."""
         self.waiting_cost = 0
         """The cost of appending these batches, in the unit of `Steps`."""
+        self.remote = RemoteTransactions(partitions.broker_id, topics, peers, time)
+        """The transactions of which other brokers have a part."""
+        self.markers = Markers(partitions, replicas, groups, self.remote)
+        """Writes the markers of transactions."""
         self.coordinator = TransactionCoordinator(
             TransactionConfig.from_broker(config),
             InternalLog(TRANSACTIONS_TOPIC, topics, partitions, replicas),
             allocate_producer_id=allocate_producer_id,
-            writer=self,
+            writer=self.markers,
             journal=journal,
         )
         self._lost_markers = LostMarkers(self.coordinator, topics, partitions, replicas, journal)
@@ -188,86 +185,3 @@ class Transactions:
             TRANSACTIONS_TOPIC, config.transaction_state_log_num_partitions, settings, now_ms=now_ms
         )
         finished(self.begin_all())
-
-    # Batches
-
-    def verify(
-        self,
-        transactional_id: str,
-        producer: ProducerIdAndEpoch,
-        partition: TopicPartition,
-        errors: WriteErrors,
-    ) -> None:
-        """Refuse a batch that does not belong to the open transaction of its producer (KIP-890).
-
-        Args:
-            transactional_id: The id that the request names.
-            producer: The producer of the batch.
-            partition: The partition to append to.
-            errors: The error codes for the version of the request.
-
-        Raises:
-            ApiError: The coordinator refuses the batch.
-        """
-        error = self.coordinator.verify(transactional_id, producer, partition)
-        if error is not ErrorCode.NONE:
-            raise errors.refusal(error, producer, partition)
-
-    # Markers
-
-    def write(
-        self,
-        coordinator_partition: int,
-        outcome: TransactionOutcome,
-        partition: TopicPartition,
-        done: Callable[[ErrorCode], None],
-        now_ms: int,
-    ) -> None:
-        """Write a marker into a partition; see `MarkerWriter`."""
-
-        def written(error: ErrorCode) -> None:
-            done(ErrorCode.NONE if error in _NOTHING_TO_MARK else error)
-
-        try:
-            self._write(coordinator_partition, outcome, partition, written, now_ms)
-        except ApiError as error:
-            written(error.code)
-
-    def _write(
-        self,
-        coordinator_partition: int,
-        outcome: TransactionOutcome,
-        partition: TopicPartition,
-        written: Callable[[ErrorCode], None],
-        now_ms: int,
-    ) -> None:
-        epoch = self._partitions.require(TRANSACTIONS_TOPIC, coordinator_partition)
-        marker = Marker(
-            outcome.producer_id,
-            outcome.producer_epoch,
-            epoch.leader_epoch,
-            outcome.committed,
-            outcome.transaction_version,
-        )
-        replica = self._partitions.require(partition.topic, partition.partition)
-        if partition.topic == OFFSETS_TOPIC:
-            reply = self._groups.end_transaction(partition.partition, marker, now_ms)
-            if isinstance(reply, Deferred):
-                reply.on_done(written)
-            else:
-                written(reply)
-            return
-        try:
-            info = self._replicas.append_marker(replica, marker, now_ms)
-        except ApiError as error:
-            is_open = marker.producer_id in replica.log.producers.transactions.open
-            if error.code is not ErrorCode.TRANSACTION_COORDINATOR_FENCED or is_open:
-                raise
-            written(
-                ErrorCode.NONE
-            )  # another client has ended it, with the epoch of a future coordinator
-            return
-        if replica.high_watermark > info.last_offset:
-            written(ErrorCode.NONE)
-        else:
-            replica.await_high_watermark(info.last_offset + 1, written)

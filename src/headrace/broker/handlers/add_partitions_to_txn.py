@@ -6,8 +6,8 @@ Behaviour:
 * The broker adds all partitions of a request or none: if some are refused, each of them has its error, and the others
   have OPERATION_NOT_ATTEMPTED. Internal topics are refused.
 * From v4 on the request is for brokers, which need the permission CLUSTER_ACTION. It names several transactions. For
-  each, the broker adds the partitions as for Produce 12, or only checks that the transaction has them. This broker does
-  not send such requests itself.
+  each, the broker adds the partitions as for Produce 12, or only checks that the transaction has them. A single broker
+  sends no such requests.
 Versions: v2 PRODUCER_FENCED; v3 flexible; v4 several transactions, verification (KIP-890); v5 TRANSACTION_ABORTABLE.
 """
 

@@ -29,10 +29,11 @@ partitions.
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from headrace.broker.configs.log_configs import target_of
 from headrace.broker.context import CloseConnection, RequestContext
+from headrace.broker.coordinators.remote import Confirmed
 from headrace.broker.coordinators.transactional_batches import TransactionalBatches
 from headrace.broker.partitions.produce_cost import (
     COST_AT_ONCE,
@@ -235,8 +236,8 @@ class _Appender:
         """Add these partitions, then append the batches."""
         appended: Deferred[None] = Deferred()
 
-        def append(error: ErrorCode) -> None:
-            finished(self._batches.append(error))
+        def append(outcome: ErrorCode | Confirmed) -> None:
+            finished(self._batches.append(outcome))
             appended.resolve(None)
 
         reply = self._batches.add(self._context.now_ms)
@@ -249,8 +250,9 @@ class _Appender:
 
     def enter_in_steps(self) -> Work[None]:
         """Add these partitions, then append the batches in steps."""
-        error = yield from value_of(self._batches.add(self._context.now_ms))
-        yield from self._batches.append(error)
+        reply: Any = self._batches.add(self._context.now_ms)
+        outcome: ErrorCode | Confirmed = yield from value_of(reply)
+        yield from self._batches.append(outcome)
 
     def drop_lost(self) -> None:
         """Refuse batches of partitions that this broker serves no longer since the append: they may be lost."""

@@ -16,6 +16,7 @@ from typing import Final
 
 from headrace.broker.bounds.request_pieces import OFFSETS_A_PIECE, in_pieces, is_long, joined
 from headrace.broker.context import RequestContext
+from headrace.broker.coordinators.remote import Confirmed, has_open_transaction
 from headrace.broker.coordinators.transaction_versions import bumps_epoch
 from headrace.broker.coordinators.transactions import WriteErrors
 from headrace.broker.services import Services
@@ -122,24 +123,28 @@ def _commit(
     place = TopicPartition(OFFSETS_TOPIC, index)
     producer = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
     errors = _ABORTABLE if context.header.api_version >= _ABORTABLE_VERSION else _CLASSIC
+    coordinator, remote = services.transactions.coordinator, services.transactions.remote
+    transactional_id, bumps = request.transactional_id, bumps_epoch(context)
 
-    def commit(
-        error: ErrorCode = ErrorCode.NONE,
-    ) -> TxnOffsetCommitResponse | Deferred[TxnOffsetCommitResponse]:
+    def commit(error: ErrorCode) -> Reply[TxnOffsetCommitResponse]:
+        if error is ErrorCode.NONE and bumps and not is_remote:
+            error = coordinator.verify(transactional_id, producer, place)  # it may have ended
         try:
             if error is not ErrorCode.NONE:
                 raise errors.refusal(error, producer, place)
-            services.transactions.verify(request.transactional_id, producer, place, errors)
             _require_topics(services, request)
         except ApiError as refusal:
             return commit_failed(request, refusal.code)
         return services.groups.commit_transactional_offsets(request, services.time.now_ms)
 
-    if not bumps_epoch(context):
-        return commit()
-    reply = services.transactions.coordinator.enter(
-        request.transactional_id, producer, [place], context.now_ms
+    reply: Reply[ErrorCode] = (
+        coordinator.enter(transactional_id, producer, [place], context.now_ms)
+        if bumps
+        else coordinator.verify(transactional_id, producer, place)
     )
+    is_remote = reply is ErrorCode.NOT_COORDINATOR and remote.coordinates(transactional_id)
+    if is_remote:
+        reply = _confirmed(services, request, producer, place, adds=bumps)
     if not isinstance(reply, Deferred):
         return commit(reply)
     answer: Deferred[TxnOffsetCommitResponse] = Deferred()
@@ -153,6 +158,32 @@ def _commit(
 
     reply.on_done(entered)
     return answer
+
+
+def _confirmed(
+    services: Services,
+    request: TxnOffsetCommitRequest,
+    producer: ProducerIdAndEpoch,
+    place: TopicPartition,
+    *,
+    adds: bool,
+) -> Reply[ErrorCode]:
+    """Have the coordinator, which is another broker, confirm that the group's partition is in the transaction."""
+    partition = services.partitions.find(*place)
+    if partition is None:
+        return ErrorCode.NOT_COORDINATOR
+    if has_open_transaction(partition, producer):
+        return ErrorCode.NONE
+    remote, confirmed = services.transactions.remote, Deferred[ErrorCode]()
+    confirmation = remote.confirmations.begin(place, producer.producer_id)
+
+    def found(codes: Confirmed) -> None:
+        remote.confirmations.end(place, producer.producer_id, confirmation)
+        concurrent = ErrorCode.CONCURRENT_TRANSACTIONS
+        confirmed.resolve(codes[place] if confirmation.valid else concurrent)
+
+    remote.confirm(request.transactional_id, producer, [place], adds=adds).on_done(found)
+    return confirmed
 
 
 def _require_topics(services: Services, request: TxnOffsetCommitRequest) -> None:

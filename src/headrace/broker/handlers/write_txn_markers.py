@@ -1,10 +1,11 @@
 """WriteTxnMarkers (API key 27), versions 1-2.
 
 Behaviour: The request ends transactions in partitions, whether or not a transaction is open there. The response is sent
-when the markers are durable. Brokers send this request, and administrators who abort a hanging transaction. This
-broker's own coordinator writes markers without it. A marker with an older epoch of the producer is
-INVALID_PRODUCER_EPOCH. A marker with an older epoch of the coordinator is TRANSACTION_COORDINATOR_FENCED. Partitions of
-internal topics are INVALID_TOPIC_EXCEPTION, because their coordinators end these transactions themselves.
+when the markers are durable. Brokers send this request, and administrators who abort a hanging transaction. A
+coordinator writes the markers in partitions of its own broker without it. A marker with an older epoch of the producer
+is INVALID_PRODUCER_EPOCH. A marker with an older epoch of the coordinator is TRANSACTION_COORDINATOR_FENCED. Only
+brokers end transactions in `__consumer_offsets`. For other clients partitions of internal topics are
+INVALID_TOPIC_EXCEPTION.
 Versions: v1 flexible; v2 transaction version (KIP-1228).
 """
 
@@ -16,6 +17,7 @@ from typing import Final
 from headrace.broker.context import RequestContext
 from headrace.broker.replication.partition import Partition
 from headrace.broker.services import Services
+from headrace.broker.topic_names import OFFSETS_TOPIC
 from headrace.broker.waiting.purgatory import Purgatory
 from headrace.broker.waiting.steps import ENTRY_COST, Work
 from headrace.core.log import Marker
@@ -32,6 +34,7 @@ from headrace.protocol.messages.write_txn_markers import (
 )
 from headrace.protocol.versions import VersionRange
 from headrace.security.acls import Operation, ResourceType
+from headrace.types import TopicPartition
 
 API_KEY: Final = ApiKey.WRITE_TXN_MARKERS
 VERSIONS: Final = VersionRange(1, 2)
@@ -42,7 +45,9 @@ def handle(
 ) -> Work[Deferred[WriteTxnMarkersResponse]]:
     """Append every marker to every partition it names, and wait until all are durable."""
     allowed = services.permissions.allows(context, Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
-    writing = _Writing(services, context.now_ms, allowed=allowed)
+    writing = _Writing(
+        services, context.now_ms, allowed=allowed, is_broker=context.session.is_broker
+    )
     response = WriteTxnMarkersResponse()
     for one in request.markers:
         result = yield from writing.write(one)
@@ -54,13 +59,26 @@ def handle(
 class _Writing:
     """The markers of one request."""
 
-    __slots__ = ("_allowed", "_now_ms", "_pending", "_purgatory", "_services", "_waits", "deferred")
+    __slots__ = (
+        "_allowed",
+        "_is_broker",
+        "_now_ms",
+        "_pending",
+        "_purgatory",
+        "_response",
+        "_services",
+        "_waits",
+        "deferred",
+    )
 
-    def __init__(self, services: Services, now_ms: int, *, allowed: bool) -> None:
+    def __init__(self, services: Services, now_ms: int, *, allowed: bool, is_broker: bool) -> None:
         self._services = services
         self._now_ms = now_ms
         self._purgatory: Purgatory = services.purgatory
         self._allowed = allowed
+        self._is_broker = is_broker
+        self._response: WriteTxnMarkersResponse | None = None
+        """The response when all markers are appended; None before."""
         self._waits = 0
         """The number of markers that are not durable yet."""
         self._pending: list[tuple[Partition, int, int, WritableTxnMarkerPartitionResult]] = []
@@ -92,6 +110,10 @@ class _Writing:
         result = WritableTxnMarkerPartitionResult(partition_index=index)
         try:
             partition = self._find(name, index, marker)
+            if self._is_broker:
+                self._waits += 1
+                self._append_of_broker(TopicPartition(name, index), marker, result)
+                return result
             info = self._services.replicas.append_marker(partition, marker, self._now_ms)
         except ApiError as error:
             result.error_code = error.code
@@ -105,12 +127,23 @@ class _Writing:
         if marker.producer_id < 0 or marker.producer_epoch < 0:
             raise ApiError(ErrorCode.INVALID_PRODUCER_EPOCH, "there is no such producer")
         partition = self._services.partitions.require(name, index)
-        if partition.is_internal:
+        if partition.is_internal and not (self._is_broker and name == OFFSETS_TOPIC):
             raise InvalidTopicError(f"transactions in {name} are ended by its coordinator")
         return partition
 
+    def _append_of_broker(
+        self, partition: TopicPartition, marker: Marker, result: WritableTxnMarkerPartitionResult
+    ) -> None:
+        """Append the marker of a coordinator on another broker."""
+        written = partial(self._durable, result)
+        try:
+            self._services.transactions.markers.append(partition, marker, written, self._now_ms)
+        except ApiError as error:
+            written(error.code)
+
     def begin(self, response: WriteTxnMarkersResponse) -> None:
         """Wait for the markers that are not durable yet."""
+        self._response = response
         pending, self._pending = self._pending, []
         waiting = []
         for partition, leader_epoch, end_offset, result in pending:
@@ -118,20 +151,15 @@ class _Writing:
                 result.error_code = lost
             elif partition.high_watermark < end_offset:
                 waiting.append((partition, end_offset, result))
-        if not waiting:
+        self._waits += len(waiting)
+        if not self._waits:
             self.deferred.resolve(response)
             return
-        self._waits = len(waiting)
         for partition, end_offset, result in waiting:
-            partition.await_high_watermark(end_offset, partial(self._durable, response, result))
+            partition.await_high_watermark(end_offset, partial(self._durable, result))
 
-    def _durable(
-        self,
-        response: WriteTxnMarkersResponse,
-        result: WritableTxnMarkerPartitionResult,
-        error: ErrorCode,
-    ) -> None:
+    def _durable(self, result: WritableTxnMarkerPartitionResult, error: ErrorCode) -> None:
         result.error_code = error
         self._waits -= 1
-        if not self._waits:
-            self._purgatory.deliver_later(partial(self.deferred.resolve, response))
+        if not self._waits and self._response is not None:
+            self._purgatory.deliver_later(partial(self.deferred.resolve, self._response))
