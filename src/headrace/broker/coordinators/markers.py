@@ -1,4 +1,4 @@
-"""Writes the markers that end transactions: into the partitions of this broker, and through their leaders into others."""
+"""Writes the markers that end transactions, into partitions of this broker and, through their leaders, into others."""
 
 from __future__ import annotations
 

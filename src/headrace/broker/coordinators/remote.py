@@ -47,7 +47,7 @@ Confirmed: TypeAlias = Mapping[TopicPartition, ErrorCode]
 
 
 class Confirmation:
-    """A request for the confirmation that a partition is in a transaction. `valid` until a marker ends a transaction."""
+    """A request to confirm that a partition is in a transaction. It is valid until a marker ends a transaction."""
 
     __slots__ = ("valid",)
 

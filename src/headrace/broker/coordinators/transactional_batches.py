@@ -3,9 +3,9 @@
 Until Produce 11 a partition has to be in the transaction already. From Produce 12 on the first batch adds the
 partition. The broker appends that batch when the addition is durable. Otherwise a crash could leave records that the
 coordinator does not know, and no marker would ever end their transaction. If another broker is the coordinator, the
-first batch of a transaction waits for its confirmation in both cases (`remote`). The batches of one partition stay in order:
-later batches wait for the same record of the coordinator. Waiting batches are copies, because the connection uses its
-buffer again; their total size is bounded.
+first batch of a transaction waits for its confirmation in both cases (`remote`). The batches of one partition stay in
+order: later batches wait for the same record of the coordinator. Waiting batches are copies, because the connection
+uses its buffer again; their total size is bounded.
 """
 
 from __future__ import annotations
