@@ -78,7 +78,7 @@ class SegmentStorage(Protocol):
         """Cut the segment to `size` bytes. Does nothing if the segment is not larger."""
 
     def roll(self) -> SegmentStorage:
-        """Return an empty storage for the next segment. From now on this storage is only read."""
+        """Return an empty storage for the next segment. From now on this storage takes no appends, but may be cut."""
 
 
 OpenStorage = Callable[[str], "FileSystem | None"]

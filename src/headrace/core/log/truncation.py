@@ -26,7 +26,7 @@ What happens at the same time:
 * A round of compaction reads segments below the high watermark, which stay, and stay sealed.
 * Ranges that readers hold below the new end stay readable. A range above it, which only a follower can have asked for,
   ends early.
-* A sealed segment takes no appends again: a `SegmentStorage` is only read after `roll`.
+* A sealed segment takes no appends again: a `SegmentStorage` may refuse them after `roll`.
 * Segments that retention has dropped keep their files until `purge`.
 
 The state of producers and transactions is derived as at a start: from the newest snapshot at or below the new end, and
