@@ -4,7 +4,7 @@ A batch goes as a whole, also if the offset lies inside it. The log ends after t
 below the high watermark is ever removed: it is committed. The steps, each of which a crash may interrupt:
 
     1. The recovery point and the clean offset are lowered to the new end, durably               `LogManager.truncate`
-    2. Files that describe more than remains are removed, durably. `leader-epoch-checkpoint` is  `LogFiles.truncate`
+    2. Files that describe more than remains are removed, durably. `leader-epoch-checkpoint` is  `TruncatableFiles`
        cut, `.snapshot` files above the new end are removed, and `.index`, `.txnindex` and
        `.ttlindex` of the segment that is cut
     3. Later segments are removed, newest first, and then their removal is made durable

@@ -9,8 +9,8 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
-from headrace.core.log.append.log_files import LogFiles
 from headrace.core.log.append.replicated import check_replicated
+from headrace.core.log.append.truncatable_files import TruncatableFiles
 from headrace.core.log.append.validation import check_produced, with_log_append_time
 from headrace.core.log.config import LogConfig
 from headrace.core.log.control_batch import Marker, build_marker
@@ -93,7 +93,9 @@ class AppendableLog(ReadableLog):
             log_start_offset=loaded.log_start_offset,
             high_watermark=loaded.high_watermark,
         )
-        self._log_files = LogFiles(files, directory, loaded, self.segments, metadata=metadata)
+        self._log_files = TruncatableFiles(
+            files, directory, loaded, self.segments, metadata=metadata
+        )
         self._dirty = False
         """Whether the log waits for the next group commit."""
         self._failure: OSError | None = None

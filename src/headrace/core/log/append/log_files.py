@@ -1,6 +1,6 @@
 """The files of one log: they are created, take batches, are sealed, synced and removed.
 
-No request waits for a sync in this module. It notes which files were created and written, and the next `SyncTask`
+`truncatable_files` adds the removal of a log's end. No request waits for a sync in this module. It notes which files were created and written, and the next `SyncTask`
 makes them durable in another thread: the data, the names in the log's directory, and the name of the directory itself
 if it is new. A crash before the first sync may leave an incomplete directory. No produce of its records was
 acknowledged, and `repair_metadata` completes it.
@@ -21,12 +21,11 @@ from headrace.core.log.index.leader_epochs import EPOCHS_FILE, LeaderEpochCache
 from headrace.core.log.index.sidecars import SIDECARS
 from headrace.core.log.offsets import MAX_OFFSET_SPAN
 from headrace.core.log.producers.aborted_history import AbortedHistory
-from headrace.core.log.producers.producer_state import ProducerStates
 from headrace.core.log.recovery.loaded import LoadedLog
 from headrace.core.log.segments.replacement import Replacement, install
 from headrace.core.log.segments.segment import Segment
 from headrace.core.log.segments.segments import Segments
-from headrace.core.log.truncation import Cut, producers_below
+from headrace.core.log.truncation import Cut
 from headrace.ports import File, FileSystem
 
 _MAX_UNSYNCED_FILES: Final = 16
@@ -315,97 +314,7 @@ class LogFiles:
             self.segments.purge()
         self._snapshots.remove_below(self.segments.start_offset)
 
-    # Truncation
-
-    def producers_below(self, cut: Cut, config: LogConfig, now_ms: int) -> ProducerStates:
-        """Return the state of the producers after the batches before a cut.
-
-        Raises:
-            StorageError: A batch that is needed is damaged.
-        """
-        segments = [each for each in self.segments if each.base_offset < cut.end_offset]
-        return producers_below(
-            self.files,
-            self.directory,
-            config,
-            self._shared,
-            segments=segments,
-            snapshots=self._snapshots,
-            end_offset=cut.end_offset,
-            now_ms=now_ms,
-        )
-
-    def truncate(
-        self, cut: Cut, end_offset: int, producers: ProducerStates, config: LogConfig, now_ms: int
-    ) -> None:
-        """Remove all batches from a cut on; see `truncation`.
-
-        Args:
-            cut: The place of the cut.
-            end_offset: The new log end offset: that of the cut, or the log start offset if nothing remains above it.
-            producers: The state of the producers at the new end.
-            config: The topic's settings.
-            now_ms: The wall clock.
-
-        Raises:
-            OSError: A step failed. A start finds the log between the new end and the old one.
-        """
-        self._synced_offset = min(self._synced_offset, end_offset)
-        if self._task is not None:
-            self._task.end_offset = min(self._task.end_offset, end_offset)
-        self._producers = producers
-        self._snapshot_at, self._unwritten, self.cached_end_offset = (-1, 0), 0, None
-        is_active = cut.segment is self.segments.active
-        if cut.end_offset < end_offset:
-            removed = self._drop_all(end_offset, config, now_ms)
-        elif is_active:
-            removed = []
-        else:
-            removed = self._drop_after(cut, config, now_ms)
-        file = None
-        if cut.segment not in removed:
-            file = cut.segment.reopen()
-            cut.segment.forget_end(cut.position)
-        self._remove_caches(cut, end_offset)
-        for segment in removed:
-            segment.remove()
-        if removed:
-            self.files.sync_directory(self.directory)
-        if file is not None:
-            file.truncate(cut.position)
-            file.sync()
-            cut.segment.synced_offset = cut.end_offset
-        if not self.segments.active.loaded and len(self.segments) > 1:
-            self.create(self.segments.active)
-            self.files.sync_directory(self.directory)
-        self._write_caches_after_cut()
-
-    def _write_caches_after_cut(self) -> None:
-        """Write the caches of the last segment with batches."""
-        active = self.segments.active
-        if active.size:
-            self.write_caches(active)
-        elif len(self.segments) > 1:
-            sealed = self.segments.all[-2]
-            self._aborted.seal(sealed.base_offset, sealed.end_offset)
-            self.write_caches(sealed)
-        else:
-            self._snapshots.write(self._producers, active.end_offset)
-
-    def _drop_after(self, cut: Cut, config: LogConfig, now_ms: int) -> list[Segment]:
-        """Begin an active segment at a cut through a sealed segment, and return the segments to remove."""
-        kept = self.segments.all.index(cut.segment) + bool(cut.position)
-        return self.segments.cut_end(kept, self._segment(cut.end_offset, config, now_ms))
-
-    def _drop_all(self, start_offset: int, config: LogConfig, now_ms: int) -> list[Segment]:
-        """Begin an empty log at the log start offset, and return the segments to remove.
-
-        Segments that end at or below it are left to `purge`: one of them may be the result of a compaction that is not
-        named yet.
-        """
-        below = sum(segment.end_offset <= start_offset for segment in self.segments)
-        self.segments.drop_oldest(below)
-        return self.segments.cut_end(0, self._segment(start_offset, config, now_ms))
+    # Caches and segments at a truncation
 
     def begin_at(self, base_offset: int, config: LogConfig, now_ms: int) -> None:
         """Begin an empty log below its end offset, because its first batch holds that offset."""
