@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 from unittest.mock import patch
 
-from headrace.core.log.append.log_files import LogFiles
+from headrace.core.log.append.truncatable_files import TruncatableFiles
 from headrace.core.log.cleaning.cleaner import LogCleaner
 from headrace.core.log.producers.snapshots import ProducerSnapshots
 from headrace.core.log.upkeep.log_offsets import LogOffsets
@@ -20,10 +20,10 @@ def _nothing(*_: Any, **__: Any) -> None:
     return None
 
 
-_truncate = LogFiles.truncate
+_truncate = TruncatableFiles.truncate
 
 
-def _sync_counts_fully(self: LogFiles, *arguments: Any) -> None:
+def _sync_counts_fully(self: TruncatableFiles, *arguments: Any) -> None:
     task = self._task
     end_offset = 0 if task is None else task.end_offset
     _truncate(self, *arguments)
@@ -31,12 +31,12 @@ def _sync_counts_fully(self: LogFiles, *arguments: Any) -> None:
         task.end_offset = end_offset
 
 
-def _without_sync(self: LogFiles, *arguments: Any) -> None:
+def _without_sync(self: TruncatableFiles, *arguments: Any) -> None:
     with patch.object(CrashFile, "sync", _nothing):
         _truncate(self, *arguments)
 
 
-def _without_sync_of_names(self: LogFiles, *arguments: Any) -> None:
+def _without_sync_of_names(self: TruncatableFiles, *arguments: Any) -> None:
     with patch.object(CrashFileSystem, "sync_directory", _nothing):
         _truncate(self, *arguments)
 
@@ -49,20 +49,20 @@ DEFENCES: dict[str, list[Any]] = {
         patch.object(LogCleaner, "truncated", _nothing)
     ],
     "files that describe more than remains are removed": [
-        patch.object(LogFiles, "_remove_caches", _nothing)
+        patch.object(TruncatableFiles, "_remove_caches", _nothing)
     ],
     "snapshots above the new end are removed": [
         patch.object(ProducerSnapshots, "remove_above", _nothing)
     ],
     "a sync in flight counts up to the new end only": [
-        patch.object(LogFiles, "truncate", _sync_counts_fully)
+        patch.object(TruncatableFiles, "truncate", _sync_counts_fully)
     ],
-    "the cut is synced": [patch.object(LogFiles, "truncate", _without_sync)],
+    "the cut is synced": [patch.object(TruncatableFiles, "truncate", _without_sync)],
     "removed segments are removed durably": [
-        patch.object(LogFiles, "truncate", _without_sync_of_names)
+        patch.object(TruncatableFiles, "truncate", _without_sync_of_names)
     ],
     "gaps are legal in the last segment of a log that may have them": [
-        patch.object(LogFiles, "allow_gaps", _nothing)
+        patch.object(TruncatableFiles, "allow_gaps", _nothing)
     ],
 }
 

@@ -103,7 +103,7 @@ def producers_below(
     state = CachedState(files, directory, config, shared, now_ms)
     state.snapshots = snapshots
     try:
-        state.load_producers(segments, segments, end_offset, end_offset=end_offset)
+        state.load_producers(segments, segments, end_offset, end_offset=end_offset, saves=False)
     except BaseException:
         state.close()
         raise

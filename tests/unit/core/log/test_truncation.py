@@ -282,6 +282,23 @@ def test_a_log_without_batches_continues_at_its_start() -> None:
     assert append(log, batch_of()) == 7
 
 
+def test_a_log_without_batches_keeps_no_aborted_transactions() -> None:
+    files = MemoryFileSystem()
+    manager, log = managed(files, LogConfig())
+    begin(log, 1)
+    end(log, 1, committed=False)
+    append(log, batch_of(4))
+    sync(log)
+    log.advance_high_watermark(4)
+    log.advance_log_start_offset(4)
+    log.maybe_write_caches()
+    assert manager.truncate(log, 5, NOW_MS) == 4
+    manager.close(NOW_MS)
+    _, again = managed(files, LogConfig())
+    assert list(again.producers.transactions.aborted) == []
+    assert again.log_end_offset == 4
+
+
 def test_expiry_times_of_removed_batches_are_forgotten() -> None:
     config = LogConfig(expires=True, index_interval_bytes=1)
     log = follower(MemoryFileSystem(), config)

@@ -1,9 +1,9 @@
 """The files of one log: they are created, take batches, are sealed, synced and removed.
 
-`truncatable_files` adds the removal of a log's end. No request waits for a sync in this module. It notes which files were created and written, and the next `SyncTask`
-makes them durable in another thread: the data, the names in the log's directory, and the name of the directory itself
-if it is new. A crash before the first sync may leave an incomplete directory. No produce of its records was
-acknowledged, and `repair_metadata` completes it.
+`truncatable_files` adds the removal of a log's end. No request waits for a sync in this module. It notes which files
+were created and written, and the next `SyncTask` makes them durable in another thread: the data, the names in the log's
+directory, and the name of the directory itself if it is new. A crash before the first sync may leave an incomplete
+directory. No produce of its records was acknowledged, and `repair_metadata` completes it.
 
 The directory is created with the first segment, and the first segment with the first batch.
 """

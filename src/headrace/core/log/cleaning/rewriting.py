@@ -11,6 +11,7 @@ uses files of its own, sealed segments, which do not change, and `.cleaned` and 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -102,7 +103,7 @@ class Rewriting:
         self._files = files
         self._config = log.config
         self._kept_ends = log.producers.last_offsets
-        self._kept_starts = {start for _, start in log.epochs.entries}
+        self._kept_starts = deque(start for _, start in log.epochs.entries)
         self._aborted = log.producers.transactions.aborted.copy()
         self._most_aborted = log.producers.transactions.aborted.cache.most_in_segment
         self._steps = self.work()
@@ -188,8 +189,8 @@ class Rewriting:
             self.begin_segment(source)
             for header, batch in batches(self._files.open(source.path), source):
                 keep_empty = (
-                    header.next_offset == end_offset
-                    or header.base_offset in self._kept_starts
+                    self._begins_epoch(header)
+                    or header.next_offset == end_offset
                     or header.last_offset in self._kept_ends
                 )
                 result = self.retained_part(header, batch, keep_empty=keep_empty)
@@ -224,6 +225,13 @@ class Rewriting:
             self.take_dropped_markers()
             if group.expiries is not None:
                 self.learned.append((sources[0], group.expiries))
+
+    def _begins_epoch(self, header: BatchHeader) -> bool:
+        """Return whether a batch is the first one at or after the beginning of a leader epoch."""
+        starts, count = self._kept_starts, len(self._kept_starts)
+        while starts and starts[0] <= header.last_offset:
+            starts.popleft()
+        return len(starts) != count
 
     def _aborted_after(self, sources: Sequence[Segment]) -> AbortedTransactions:
         """Return the aborted transactions that end in segments and are still listed."""

@@ -112,6 +112,7 @@ class CachedState:
         offset: int,
         *,
         end_offset: int = MAX_OFFSET,
+        saves: bool = True,
     ) -> None:
         """Restore the newest usable snapshot at or below an offset, and replay the headers after it.
 
@@ -120,6 +121,8 @@ class CachedState:
             unscanned: The first of them, which are not scanned later.
             offset: The highest offset of a snapshot that may be used.
             end_offset: Batches from this offset on are left out.
+            saves: Whether the `.txnindex` files of sealed segments are written again. False while another state is in
+                use, which these files have to fit.
         """
         self.restore_producers(offset, segments[0].base_offset if segments else offset)
         if self.producers.aborted_from >= 0 and not self._load_aborted(segments):
@@ -133,7 +136,8 @@ class CachedState:
                     self.replay(segment.reopen(), position, header)
                 if segment is not segments[-1]:
                     self.seal_aborted(segment)
-                    self.aborted.save_sealed()  # it is not kept in memory
+                    if saves:
+                        self.aborted.save_sealed()  # it is not kept in memory
 
     def find_undecided(self, segments: Sequence[Segment], high_watermark: int) -> None:
         """Note the transactions whose markers are not committed, also if the snapshot is newer than the high watermark.
@@ -148,7 +152,7 @@ class CachedState:
             )
             earlier.snapshots = self.snapshots
             try:
-                earlier.load_producers(segments, segments, high_watermark)
+                earlier.load_producers(segments, segments, high_watermark, saves=False)
                 decided = earlier.producers.transactions.decided
                 self.producers.transactions.keep_decided(decided, MAX_OFFSET)
             finally:
@@ -200,8 +204,8 @@ class CachedState:
             Whether every `.txnindex` file that is needed is there and sound.
         """
         first, end = self.producers.aborted_from, self._producers_end
-        following = [segment.base_offset for segment in segments[1:]] + [MAX_OFFSET]
-        for segment, next_offset in zip(segments, following, strict=True):
+        following = [*(segment.base_offset for segment in segments[1:]), MAX_OFFSET]
+        for segment, next_offset in zip(segments, following, strict=False):  # or no segments
             if segment.base_offset < end and next_offset > first:
                 content = self._files.read_file(segment.sidecar_path(TRANSACTION_INDEX))
                 known = decode_aborted(content, segment.base_offset)

@@ -256,3 +256,11 @@ def test_replicas_with_the_same_batches_forget_the_same_producers() -> None:
     for batch in raw_batches(leader).values():
         follower.append_replicated(batch, now_ms=NOW_MS + 1000)
     assert set(follower.producers.last_offsets) == set(leader.producers.last_offsets)
+
+
+def test_an_epoch_without_a_batch_does_not_begin_in_a_gap() -> None:
+    log = open_log(MemoryFileSystem())
+    replicate(log, placed(batch_of(), 0))
+    log.become_leader(1)
+    replicate(log, placed(batch_of(), 5, 2))
+    assert log.epochs.entries == [(0, 0), (2, 5)]

@@ -275,6 +275,20 @@ def test_leader_epochs_can_be_read_from_the_log_again(files, log) -> None:
     assert again.end_offset_for_epoch(3) == log.end_offset_for_epoch(3) == (3, 4)
 
 
+def test_a_leader_epoch_that_begins_at_the_log_start_can_be_read_again(files, log) -> None:
+    for number in range(30):
+        key = b"a" if number else b"only once"
+        put(log, (key, b"%d" % number), (b"a", b"v"), leader_epoch=number // 10)
+    roll(log)
+    log.advance_log_start_offset(25)  # inside an epoch, and inside a batch
+    log.purge()
+    assert log.epochs.entries == [(1, 25), (2, 40)]
+    run_round(files, log)
+    files.remove(f"{DIRECTORY}/leader-epoch-checkpoint")
+    again = open_log(files, CONFIG, clean=False, log_start_offset=25)
+    assert again.end_offset_for_epoch(1) == (1, 40)
+
+
 # What may be compacted
 
 
