@@ -33,6 +33,7 @@ from headrace.broker.metadata.metadata_writer import MetadataWriter
 from headrace.broker.metadata.migration import carry_over
 from headrace.broker.partitions.local_partitions import LocalPartitions
 from headrace.broker.partitions.partition_deletion import PartitionDeletion
+from headrace.broker.partitions.role_changes import RoleChanges
 from headrace.broker.partitions.topic import CheckConfig
 from headrace.broker.partitions.topics import Topics
 from headrace.broker.quotas.client_quotas import ClientQuotas
@@ -351,6 +352,7 @@ def _open_partitions(
     )
     stored.settings.check = topics.check_defaults
     stored.settings.on_change = topics.broker_config_changed
+    RoleChanges(topics.states, topics.__iter__, partitions, replicas, stored.steps)
     return _Partitions(replicas, loader, deletion, partitions, topics)
 
 

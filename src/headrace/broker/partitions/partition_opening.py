@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from msgspec.structs import replace
@@ -51,7 +51,7 @@ class PartitionOpening:
 
     def open_missing(self, topic: Topic, now_ms: int) -> Work[None]:
         """Open the partitions that a topic does not show yet, in steps, and then show all of them at once."""
-        config = topic.config
+        config, changes = topic.config, self._states.changes
         missing = range(len(self._local.of(topic)), topic.partitions_count)
         opened: list[Partition | None] = []
         self.pending += len(missing)
@@ -64,7 +64,18 @@ class PartitionOpening:
             self.pending -= len(missing) - len(opened)
         if topic.config is not config:
             self._loader.configure(opened, topic.config)
+        if self._states.changes != changes:
+            self._apply_states(topic, missing, opened)
         self._local.show(topic, opened)
+
+    def _apply_states(
+        self, topic: Topic, indexes: Iterable[int], opened: Iterable[Partition | None]
+    ) -> None:
+        """Give partitions the roles that follow from the present states, which have changed since they were opened."""
+        for index, partition in zip(indexes, opened, strict=True):
+            if partition is not None:
+                state = self._states.get(topic.topic_id, index, topic.replicas[index])
+                self._loader.apply(partition, leadership(state))
 
     def _open(self, topic: Topic, index: int, now_ms: int) -> Partition | None:
         self._unopened.pop((topic, index), None)

@@ -224,6 +224,10 @@ class PartitionLoader:
                 if interval_ms != partition.sync_interval_ms:
                     self._set_sync_interval(partition, interval_ms)
 
+    def apply(self, partition: Partition, newest: Leadership) -> None:
+        """Give a partition that was opened the role that follows from a newer state."""
+        self._replicas.apply(partition, newest)
+
     def broker_config_changed(self, config: BrokerConfig) -> None:
         """Use another configuration of the broker. `configure` applies it to the partitions."""
         self._config = config

@@ -10,7 +10,7 @@ state of a partition is derived from two entries (`present_state`):
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -73,9 +73,13 @@ def present_state(
 class PartitionStates:
     """The states of all partitions."""
 
-    __slots__ = ("_broker_epochs", "_stored")
+    __slots__ = ("_broker_epochs", "_stored", "changes", "on_change")
 
     def __init__(self) -> None:
+        self.changes = 0
+        """A number that rises with every change after `consume`."""
+        self.on_change: Callable[[Iterable[str], Iterable[int]], object] = lambda _keys, _ids: None
+        """Called with the keys of changed states, and the ids of brokers that have registered."""
         self._broker_epochs: dict[int, int] = {}
         self._stored: dict[str, PartitionState] = {}
         """The stored states, by key."""
@@ -87,16 +91,20 @@ class PartitionStates:
             StorageError: An entry cannot be read.
         """
         registrations = image.consume(REGISTRATIONS, _registration, self._apply_registrations)
-        self._apply_registrations(Changes(registrations))
-        self._apply_states(Changes(image.consume(STATES, _state, self._apply_states)))
+        self._broker_epochs.update(registrations.values())
+        self._stored.update(image.consume(STATES, _state, self._apply_states))
 
     def _apply_registrations(self, changes: Changes[tuple[int, int]]) -> None:
         self._broker_epochs.update(changes.puts.values())
+        self.changes += 1
+        self.on_change((), [broker_id for broker_id, _ in changes.puts.values()])
 
     def _apply_states(self, changes: Changes[PartitionState]) -> None:
         for key in changes.deletes:
             self._stored.pop(key, None)
         self._stored.update(changes.puts)
+        self.changes += 1
+        self.on_change(changes.puts, ())
 
     def get(self, topic_id: bytes, partition: int, replicas: Sequence[int]) -> PartitionState:
         """Return the present state of a partition."""
