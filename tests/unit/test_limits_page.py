@@ -56,6 +56,7 @@ CONSTANTS: Final = {
     "broker/access/authorizer.py:_REMEMBERED_NAME_LIMIT": "length of a name in such a result",
     "broker/access/credentials.py:CREDENTIALS_LIMIT": "SCRAM users",
     "broker/access/credentials.py:USER_CHARACTERS_LIMIT": "length of the name of a SCRAM user",
+    "broker/metadata/metadata_writer.py:WAITING_LIMIT": "changes of the metadata that wait",
     "broker/coordinators/group_settings.py:GROUPS_LIMIT": "groups with a configuration",
     "broker/coordinators/group_settings.py:NAME_CHARACTERS_LIMIT": "length of the name of such a group",
     "broker/bounds/expressions.py:PATTERN_CHARACTERS_LIMIT": "size of a regular expression",

@@ -67,7 +67,7 @@ def alter_all(
             services.permissions.authorize_configs(
                 context, acls.Operation.ALTER_CONFIGS, resource.type, resource.name
             )
-            _alter(services, resource, validate_only=validate_only)
+            yield from _alter(services, resource, validate_only=validate_only)
         except ApiError as error:
             code, message = error.code, error.message
         responses.append(respond(resource, code, message))
@@ -83,14 +83,14 @@ def _check_request(services: Services, number: int, mentions: int) -> None:
         raise ApiError(ErrorCode.POLICY_VIOLATION, "too many resources in one request")
 
 
-def _alter(services: Services, resource: Resource, *, validate_only: bool) -> None:
+def _alter(services: Services, resource: Resource, *, validate_only: bool) -> Work[None]:
     _check_names(resource.changes)
     if resource.type == ConfigResourceType.TOPIC:
         _alter_topic(services, resource, validate_only=validate_only)
     elif resource.type == ConfigResourceType.BROKER:
-        _alter_broker(services, resource, validate_only=validate_only)
+        yield from _alter_broker(services, resource, validate_only=validate_only)
     elif resource.type == ConfigResourceType.GROUP:
-        _alter_group(services, resource, validate_only=validate_only)
+        yield from _alter_group(services, resource, validate_only=validate_only)
     elif resource.type == ConfigResourceType.BROKER_LOGGER and not resource.replaces:
         services.settings.require_this_broker(resource.name)
         services.settings.loggers.alter(resource.changes, validate_only=validate_only)
@@ -132,7 +132,7 @@ def _topic_option(name: str) -> Option:
     return described
 
 
-def _alter_broker(services: Services, resource: Resource, *, validate_only: bool) -> None:
+def _alter_broker(services: Services, resource: Resource, *, validate_only: bool) -> Work[None]:
     all_brokers = not resource.name
     if not all_brokers:
         services.settings.require_this_broker(resource.name)
@@ -147,10 +147,10 @@ def _alter_broker(services: Services, resource: Resource, *, validate_only: bool
     if validate_only:
         check_settings(services, settings, all_brokers=all_brokers)
     elif settings != present:
-        change_settings(services, settings, all_brokers=all_brokers)
+        yield from change_settings(services, settings, all_brokers=all_brokers)
 
 
-def _alter_group(services: Services, resource: Resource, *, validate_only: bool) -> None:
+def _alter_group(services: Services, resource: Resource, *, validate_only: bool) -> Work[None]:
     check_group_name(resource.name)
     present = services.group_settings.get(resource.name)
     before: Mapping[str, str] = {} if resource.replaces else present
@@ -165,7 +165,7 @@ def _alter_group(services: Services, resource: Resource, *, validate_only: bool)
             "stop all of them, change it, and start them again"
         )
     if not validate_only and settings != present:
-        services.group_settings.change(resource.name, settings)
+        yield from services.group_settings.change(resource.name, settings)
 
 
 def check_settings(services: Services, settings: Mapping[str, str], *, all_brokers: bool) -> None:
@@ -183,11 +183,13 @@ def check_settings(services: Services, settings: Mapping[str, str], *, all_broke
     services.topics.check_defaults(layers.effective)
 
 
-def change_settings(services: Services, settings: Mapping[str, str], *, all_brokers: bool) -> None:
-    """Replace the dynamic settings of this broker, or of all brokers. They are durable and in force on return.
+def change_settings(
+    services: Services, settings: Mapping[str, str], *, all_brokers: bool
+) -> Work[None]:
+    """Replace the dynamic settings of this broker, or of all brokers. They are in force when the work is done.
 
     Raises:
         ApiError: A setting is invalid, or the metadata store could not store the settings.
     """
     check_settings(services, settings, all_brokers=all_brokers)
-    services.settings.change(settings, all_brokers=all_brokers)
+    yield from services.settings.change(settings, all_brokers=all_brokers)

@@ -258,9 +258,10 @@ class Authorizer:
         # Denials first.
         for some in _in_commits(sorted(new, key=lambda acl: acl.permission)):
             # Other requests may have created some since the first check.
-            error = self._refusal(some[-1], len(some) - 1) or self._commit(
-                [Put(_key(acl), encode(AclRecord.of(acl))) for acl in some]
-            )
+            error = self._refusal(some[-1], len(some) - 1)
+            if error is None:
+                puts = [Put(_key(acl), encode(AclRecord.of(acl))) for acl in some]
+                error = yield from self._commit(puts)
             outcomes.update(dict.fromkeys(some, error))
             yield self._commit_cost
         return [outcomes[acl] for acl in acls]
@@ -296,14 +297,14 @@ class Authorizer:
         # Denials last.
         gone = sorted(set(acls), key=lambda acl: acl.permission, reverse=True)
         for some in _in_commits(gone):
-            error = self._commit([Delete(_key(acl)) for acl in some])
+            error = yield from self._commit([Delete(_key(acl)) for acl in some])
             outcomes.update(dict.fromkeys(some, error))
             yield self._commit_cost
         return outcomes
 
-    def _commit(self, operations: Sequence[Put | Delete]) -> Outcome:
+    def _commit(self, operations: Sequence[Put | Delete]) -> Work[Outcome]:
         try:
-            self._metadata.commit([], operations)
+            yield from self._metadata.committing([], operations)
         except ApiError as error:
             return error
         return None

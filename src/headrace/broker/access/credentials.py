@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
-from headrace.broker.metadata.metadata_writer import MetadataWriter
+from headrace.broker.metadata.metadata_writer import CommitError, MetadataWriter
+from headrace.broker.waiting.steps import Work
 from headrace.core.cluster.image import Changes
 from headrace.core.cluster.records import (
     SCRAM,
@@ -21,8 +22,8 @@ from headrace.core.cluster.records import (
     decode,
     encode,
 )
-from headrace.errors import ApiError, StorageError
-from headrace.ports import Check, Conflict, Delete, Entropy, Journal, MetadataEntry, Put
+from headrace.errors import StorageError
+from headrace.ports import Check, Delete, Entropy, Journal, MetadataEntry, Put
 from headrace.security.mechanisms import SaslError
 from headrace.security.scram import ScramCredential, ScramMechanism
 from headrace.security.unknown_users import FORMS_LIMIT, USUAL, Form, Forms, form_of, unknown_user
@@ -177,22 +178,24 @@ class ScramCredentials:
         if not self._secret:
             self._secret = self._entropy.uuid() + self._entropy.uuid()
             put = Put(UNKNOWN_USERS_KEY, encode(ScramSecretRecord(self._secret.hex())))
-            try:
-                self._metadata.commit([Check(UNKNOWN_USERS_KEY, "absent")], [put])
-            except (ApiError, Conflict) as error:
-                # This secret still hides unknown users until the next start.
-                self._journal.warning("scram_secret_not_stored", error=str(error))
+            stored = self._metadata.commit([Check(UNKNOWN_USERS_KEY, "absent")], [put])
+            stored.on_done(self._secret_stored)
         return self._secret
 
-    def change(self, whose: Credential, credential: ScramCredential | None) -> None:
-        """Store a credential, or delete it if `credential` is None. The change is durable and in force on return.
+    def _secret_stored(self, error: CommitError) -> None:
+        if error is not None:
+            # The secret of this broker still hides unknown users until the next start.
+            self._journal.warning("scram_secret_not_stored", error=str(error))
+
+    def change(self, whose: Credential, credential: ScramCredential | None) -> Work[None]:
+        """Store a credential, or delete it if `credential` is None. The change is in force when the work is done.
 
         Raises:
             ApiError: The change could not be stored.
         """
         key = credential_key(*whose)
         operation = Delete(key) if credential is None else Put(key, credential_value(credential))
-        self._metadata.commit([], [operation])
+        yield from self._metadata.committing([], [operation])
 
     def _replace(self, whose: Credential, credential: ScramCredential | None) -> None:
         """Replace a credential, and update the counts of forms and mechanisms."""

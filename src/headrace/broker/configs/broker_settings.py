@@ -13,6 +13,7 @@ from typing import Final
 
 from headrace.broker.configs.loggers import Loggers
 from headrace.broker.metadata.metadata_writer import MetadataWriter
+from headrace.broker.waiting.steps import Work
 from headrace.config.broker import BrokerConfig, with_dynamic_settings
 from headrace.core.cluster.image import Changes
 from headrace.core.cluster.records import (
@@ -163,8 +164,8 @@ class BrokerSettings:
         _ = with_dynamic.effective, layers.effective
         return layers
 
-    def change(self, settings: Mapping[str, str], *, all_brokers: bool) -> None:
-        """Store other settings. They are durable and in force on return.
+    def change(self, settings: Mapping[str, str], *, all_brokers: bool) -> Work[None]:
+        """Store other settings. They are durable and in force when the work is done.
 
         Raises:
             ApiError: A setting is invalid, or the settings could not be stored.
@@ -172,4 +173,5 @@ class BrokerSettings:
         _ = self.changed(settings, all_brokers=all_brokers)
         key = self._keys[0 if all_brokers else 1]
         record = BrokerConfigRecord(dict(settings))
-        self._metadata.commit([], [Put(key, encode(record)) if settings else Delete(key)])
+        operation = Put(key, encode(record)) if settings else Delete(key)
+        yield from self._metadata.committing([], [operation])

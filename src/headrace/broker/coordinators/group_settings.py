@@ -8,6 +8,7 @@ from urllib.parse import quote, unquote
 
 from headrace.broker.metadata.metadata_writer import MetadataWriter
 from headrace.broker.topic_names import check_topic_name
+from headrace.broker.waiting.steps import Work
 from headrace.config.broker import BrokerConfig
 from headrace.config.group import ATTACHMENTS_PREFIX, GroupAttachments, parse_group_settings
 from headrace.core.cluster.image import Changes
@@ -179,8 +180,8 @@ class StoredGroupSettings:
         """Return the settings of one group."""
         return self._groups.get(group, {})
 
-    def change(self, group: str, settings: Mapping[str, str]) -> None:
-        """Replace the settings of a group. An empty mapping removes them. The change is durable on return.
+    def change(self, group: str, settings: Mapping[str, str]) -> Work[None]:
+        """Replace the settings of a group. An empty mapping removes them. It is in force when the work is done.
 
         Raises:
             ApiError: There are too many groups, or the settings could not be stored.
@@ -193,7 +194,8 @@ class StoredGroupSettings:
             )
         key = GROUP_CONFIGS + quote(group, safe="")
         record = GroupConfigRecord(dict(settings))
-        self._metadata.commit([], [Put(key, encode(record)) if settings else Delete(key)])
+        operation = Put(key, encode(record)) if settings else Delete(key)
+        yield from self._metadata.committing([], [operation])
 
 
 def _attachments(settings: Mapping[str, str]) -> Mapping[str, str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 import msgspec
 
-from headrace.broker.metadata.metadata_writer import MetadataWriter
+from headrace.broker.metadata.metadata_writer import CommitError, MetadataWriter
+from headrace.deferred import Deferred, resolved
 from headrace.errors import ApiError, ErrorCode
 from headrace.ports import Check, Conflict, MetadataEntry, Put
 from headrace.types import MAX_INT64
@@ -14,7 +16,8 @@ from headrace.types import MAX_INT64
 KEY: Final = "pid_block"
 BLOCK_SIZE: Final = 1000
 LAST_ID: Final = MAX_INT64
-_ATTEMPTS: Final = 10
+_NO_BLOCK: Final = "no block of producer ids could be reserved"
+_READY: Final[Deferred[ApiError | None]] = resolved(None)
 
 
 class _Block(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -27,46 +30,96 @@ class _Block(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ProducerIds:
     """Allocates producer ids.
 
-    A crash loses at most the rest of a block. No id is allocated twice, not even by two brokers.
+    The next block is reserved when half of a block is used, so that requests rarely wait for the metadata store. A
+    crash loses at most the rest of a block and the next block. No id is allocated twice, not even by two brokers.
     """
 
-    __slots__ = ("_end", "_metadata", "_next")
+    __slots__ = ("_end", "_following", "_is_reserving", "_metadata", "_next", "_waiting")
 
     def __init__(self, metadata: MetadataWriter) -> None:
         self._metadata = metadata
         self._next = 0
         self._end = 0
+        self._following: int | None = None
+        """The first id of the next block; None if no block is reserved."""
+        self._is_reserving = False
+        self._waiting: list[Deferred[ApiError | None]] = []
+        """Resolved when the present reservation has succeeded or failed."""
+
+    def ready(self) -> Deferred[ApiError | None]:
+        """Wait until `allocate` has an id. The value is the error if no block could be reserved."""
+        if self._has_id():
+            return _READY
+        ready: Deferred[ApiError | None] = Deferred()
+        self._waiting.append(ready)
+        self._reserve()
+        return ready
 
     def allocate(self) -> int:
         """Return an id that was never allocated before.
 
         Raises:
-            ApiError: No block could be reserved.
+            ApiError: COORDINATOR_LOAD_IN_PROGRESS: no block is reserved yet; see `ready`.
         """
-        if self._next == self._end:
+        if not self._has_id():
             self._reserve()
+            if not self._has_id():
+                raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, _NO_BLOCK)
         producer_id = self._next
         self._next += 1
+        if self._following is None and self._end - self._next <= BLOCK_SIZE // 2:
+            self._reserve()
         return producer_id
 
+    def _has_id(self) -> bool:
+        if self._next == self._end and self._following is not None:
+            self._next, self._end = self._following, self._following + BLOCK_SIZE
+            self._following = None
+        return self._next < self._end
+
     def _reserve(self) -> None:
-        for _ in range(_ATTEMPTS):
-            entry = self._metadata.get(KEY)
-            start = _next_id(entry)
-            if start + BLOCK_SIZE > LAST_ID:
-                raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "all producer ids are used up")
-            check = Check(KEY, "absent" if entry is None else entry.version)
-            value = msgspec.json.encode(_Block(start + BLOCK_SIZE))
-            try:
-                self._metadata.commit([check], [Put(KEY, value)])
-            except Conflict:
-                continue
-            self._next, self._end = start, start + BLOCK_SIZE
+        """Reserve the next block, unless a reservation is in flight."""
+        if self._is_reserving:
             return
-        raise ApiError(
-            ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "no block of producer ids could be reserved"
-        )
+        entry = self._metadata.image.get(KEY)
+        try:
+            start = _next_id(entry)
+        except ApiError as error:
+            self._finish(error)
+            return
+        self._is_reserving = True
+        check = Check(KEY, "absent" if entry is None else entry.version)
+        put = Put(KEY, msgspec.json.encode(_Block(start + BLOCK_SIZE)))
+        self._metadata.commit([check], [put]).on_done(partial(self._reserved, start, entry))
+
+    def _reserved(self, start: int, known: MetadataEntry | None, error: CommitError) -> None:
+        self._is_reserving = False
+        if error is None:
+            self._following = start
+            self._finish(None)
+        elif not isinstance(error, Conflict):
+            self._finish(error)
+        elif self._metadata.image.get(KEY) != known:  # another broker has reserved this block
+            self._reserve()
+        else:
+            self._finish(ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, _NO_BLOCK))
+
+    def _finish(self, error: ApiError | None) -> None:
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            each.resolve(error)
 
 
 def _next_id(entry: MetadataEntry | None) -> int:
-    return 0 if entry is None else msgspec.json.decode(entry.value, type=_Block).next_id
+    """Return the first id that no broker has reserved.
+
+    Raises:
+        ApiError: The entry cannot be read, or all ids are used up.
+    """
+    try:
+        start = 0 if entry is None else msgspec.json.decode(entry.value, type=_Block).next_id
+    except msgspec.MsgspecError as error:
+        raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{KEY}: {error}") from error
+    if start + BLOCK_SIZE > LAST_ID:
+        raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "all producer ids are used up")
+    return start

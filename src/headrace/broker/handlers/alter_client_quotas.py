@@ -53,7 +53,7 @@ def handle(
         try:
             services.permissions.authorize(context, Operation.ALTER_CONFIGS, ResourceType.CLUSTER)
             _check_request(services, number)
-            _alter(services, wanted, validate_only=request.validate_only)
+            yield from _alter(services, wanted, validate_only=request.validate_only)
         except ApiError as error:
             code, message = error.code, error.message
         entries.append(
@@ -80,7 +80,7 @@ def _check_request(services: Services, number: int) -> None:
 
 def _alter(
     services: Services, wanted: AlterClientQuotasRequestEntryData, *, validate_only: bool
-) -> None:
+) -> Work[None]:
     entity = entity_of(tuple((part.entity_type, part.entity_name) for part in wanted.entity))
     quotas = dict(services.quotas.get(entity))
     for change in _unique(wanted.ops):
@@ -90,7 +90,7 @@ def _alter(
             check_quota(entity, change.key, change.value)
             quotas[change.key] = change.value
     if not validate_only:
-        services.quotas.change(entity, quotas)
+        yield from services.quotas.change(entity, quotas)
 
 
 def _unique(changes: Iterable[OpData]) -> Iterable[OpData]:

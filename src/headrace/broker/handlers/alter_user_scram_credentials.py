@@ -67,7 +67,7 @@ def handle(
         try:
             services.permissions.authorize(context, Operation.ALTER, ResourceType.CLUSTER)
             _check_request(services, number, wanted)
-            _alter(services, wanted[0])
+            yield from _alter(services, wanted[0])
         except ApiError as error:
             code, message = error.code, error.message
         results.append(
@@ -87,7 +87,7 @@ def _check_request(services: Services, number: int, wanted: list[_Change]) -> No
         )
 
 
-def _alter(services: Services, change: _Change) -> None:
+def _alter(services: Services, change: _Change) -> Work[None]:
     if not user_name_fits(change.name):
         what = "The name of the user is too long" if change.name else "Username must not be empty"
         raise ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, what)
@@ -103,7 +103,7 @@ def _alter(services: Services, change: _Change) -> None:
         raise ApiError(
             ErrorCode.RESOURCE_NOT_FOUND, "Attempt to delete a user credential that does not exist"
         )
-    services.credentials.change(whose, credential)
+    yield from services.credentials.change(whose, credential)
 
 
 def _mechanism(number: int) -> ScramMechanism:

@@ -45,13 +45,13 @@ def handle(
         yield ENTRY_COST
     results: list[DeletableGroupResult] = []
     for (result,) in (yield from value_of(gather(replies))):
-        result.error_code = _forget_settings(services, result)
+        result.error_code = yield from _forget_settings(services, result)
         results.append(result)
         yield ENTRY_COST
     return DeleteGroupsResponse(results=results + refused)
 
 
-def _forget_settings(services: Services, result: DeletableGroupResult) -> int:
+def _forget_settings(services: Services, result: DeletableGroupResult) -> Work[int]:
     settings = services.group_settings
     gone = result.error_code == ErrorCode.NONE or (
         result.error_code == ErrorCode.GROUP_ID_NOT_FOUND and settings.is_attached(result.group_id)
@@ -59,7 +59,7 @@ def _forget_settings(services: Services, result: DeletableGroupResult) -> int:
     if not gone or result.group_id not in settings:
         return result.error_code
     try:
-        services.group_settings.change(result.group_id, {})
+        yield from services.group_settings.change(result.group_id, {})
     except ApiError as error:
         return error.code
     return ErrorCode.NONE

@@ -21,6 +21,7 @@ from typing import Final
 from headrace.broker.context import RequestContext
 from headrace.broker.coordinators.transaction_versions import for_version
 from headrace.broker.services import Services
+from headrace.broker.waiting.steps import Work
 from headrace.core.coordinator.transaction.producers import ProducerIdAndEpoch
 from headrace.deferred import Deferred
 from headrace.errors import ApiError, ErrorCode
@@ -36,21 +37,47 @@ API_KEY: Final = ApiKey.INIT_PRODUCER_ID
 VERSIONS: Final = VersionRange(0, 5)
 
 _NONE: Final = -1
+_Reply = InitProducerIdResponse | Deferred[InitProducerIdResponse]
 
 
 def handle(
     services: Services,
     context: RequestContext,
     request: InitProducerIdRequest,
-) -> InitProducerIdResponse | Deferred[InitProducerIdResponse]:
+) -> _Reply | Work[_Reply]:
     """Return a producer id and an epoch."""
     refusal = _refusal(services, context, request)
     if refusal is not None:
         return _failed(refusal)
     if (request.producer_id == _NONE) != (request.producer_epoch == _NONE):
         return _failed(ErrorCode.INVALID_REQUEST)
-    if request.transactional_id is not None:
+    ready = services.producer_ids.ready()
+    if ready.done:
+        return _respond(services, context, request, ready.value)
+    return _wait(services, context, request, ready)
+
+
+def _wait(
+    services: Services,
+    context: RequestContext,
+    request: InitProducerIdRequest,
+    ready: Deferred[ApiError | None],
+) -> Work[_Reply]:
+    """Wait until there is a producer id."""
+    error: ApiError | None = yield ready
+    return _respond(services, context, request, error)
+
+
+def _respond(
+    services: Services,
+    context: RequestContext,
+    request: InitProducerIdRequest,
+    failure: ApiError | None,
+) -> _Reply:
+    if request.transactional_id is not None:  # a known transactional id needs no new producer id
         return _transactional(services, context, request, request.transactional_id)
+    if failure is not None:
+        return _failed(failure.code)
     try:
         # As in Kafka, a producer without transactions abandons its previous id. Sequence numbers belong to the
         # pair of id and epoch, so a new id is always correct.
@@ -65,7 +92,7 @@ def _transactional(
     context: RequestContext,
     request: InitProducerIdRequest,
     transactional_id: str,
-) -> InitProducerIdResponse | Deferred[InitProducerIdResponse]:
+) -> _Reply:
     try:
         services.transactions.ensure_topic(context.now_ms)
     except ApiError:

@@ -98,5 +98,5 @@ def _change(services: Services, levels: dict[str, int], *, validate_only: bool) 
     if validate_only:
         check_settings(services, settings, all_brokers=True)
     else:
-        change_settings(services, settings, all_brokers=True)
+        yield from change_settings(services, settings, all_brokers=True)
         yield CREATION_COST

@@ -249,13 +249,13 @@ class TopicStore:
 
     def _commit_many(self, operations: Sequence[Put | Delete]) -> None:
         for first in range(0, len(operations), OPERATIONS_LIMIT):
-            self._metadata.commit([], operations[first : first + OPERATIONS_LIMIT])
+            self._metadata.commit_and_wait([], operations[first : first + OPERATIONS_LIMIT])
 
     def _commit(
         self, check: Check, operations: list[Put | Delete], conflict: ApiError | None = None
     ) -> None:
         try:
-            self._metadata.commit([check], operations)
+            self._metadata.commit_and_wait([check], operations)
         except Conflict as error:
             if conflict is None:
                 conflict = ApiError(

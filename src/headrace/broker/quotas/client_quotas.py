@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from headrace.broker.metadata.metadata_writer import MetadataWriter
+from headrace.broker.waiting.steps import Work
 from headrace.core.cluster.image import Changes
 from headrace.core.cluster.records import (
     CLIENT_QUOTAS,
@@ -217,8 +218,8 @@ class ClientQuotas:
         """Return the quotas of one entity."""
         return self._entities.get(entity, {})
 
-    def change(self, entity: Entity, quotas: Mapping[str, float]) -> None:
-        """Replace the quotas of an entity. An empty mapping removes them. The change is durable and in force on return.
+    def change(self, entity: Entity, quotas: Mapping[str, float]) -> Work[None]:
+        """Replace the quotas of an entity. An empty mapping removes them. It is in force when the work is done.
 
         Raises:
             ApiError: There are too many entities, or the quotas could not be stored.
@@ -231,7 +232,8 @@ class ClientQuotas:
             )
         key = _key(entity)
         record = ClientQuotaRecord(dict(entity.parts), dict(quotas))
-        self._metadata.commit([], [Put(key, encode(record)) if quotas else Delete(key)])
+        operation = Put(key, encode(record)) if quotas else Delete(key)
+        yield from self._metadata.committing([], [operation])
 
     def connection_rate(self, address: str) -> float | None:
         """Return how many connections an address may open in a second; None without a quota."""

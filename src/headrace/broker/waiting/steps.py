@@ -218,13 +218,15 @@ class Steps:
 
 
 def finished(work: Work[T]) -> T:
-    """Do all steps of some work at once. The work must not yield a deferred."""
+    """Do all steps of some work at once. Every deferred that the work yields must be resolved already."""
+    value: Any = None
     while True:
         try:
-            next(work)
+            piece = work.send(value)
         except StopIteration as end:
             outcome: T = end.value
             return outcome
+        value = None if isinstance(piece, int) else piece.value
 
 
 def value_of(reply: Reply[T]) -> Work[T]:
@@ -234,7 +236,7 @@ def value_of(reply: Reply[T]) -> Work[T]:
         Exception: The reply is the outcome of work in steps, which raised this exception.
     """
     if isinstance(reply, Deferred):
-        value: T = yield reply
+        value: T = reply.value if reply.done else (yield reply)
         if isinstance(value, Exception):
             raise value
         return value

@@ -15,6 +15,7 @@ from headrace.broker.access.credentials import (
     user_name_fits,
 )
 from headrace.broker.metadata.metadata_writer import MetadataWriter
+from headrace.broker.waiting.steps import finished
 from headrace.cli.output.printing import say
 from headrace.clients.flows.acls import Deleted
 from headrace.clients.flows.scram import SaltedPassword, UserDescription
@@ -123,9 +124,9 @@ class StoredUsers:
         # Old credentials are deleted first, in the same order as in requests to a broker.
         for whose in self._of(name):
             if whose not in new:
-                self._credentials.change(whose, None)
+                finished(self._credentials.change(whose, None))
         for whose, credential in new.items():
-            self._credentials.change(whose, credential)
+            finished(self._credentials.change(whose, credential))
 
     def delete(self, name: str) -> None:
         """Delete a user and its credentials.
@@ -137,7 +138,7 @@ class StoredUsers:
         if not gone:
             raise ApiError.for_code(ErrorCode.RESOURCE_NOT_FOUND, f"there is no user {name!r}")
         for whose in gone:
-            self._credentials.change(whose, None)
+            finished(self._credentials.change(whose, None))
 
     def _of(self, name: str) -> list[Credential]:
         every = [Credential(name, mechanism) for mechanism in ScramMechanism]

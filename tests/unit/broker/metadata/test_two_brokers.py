@@ -234,7 +234,6 @@ def test_both_brokers_make_up_the_same_credential_for_an_unknown_user() -> None:
     cluster = Cluster(**SASL)
     one, two = (harness.broker.services.credentials for harness in (cluster.one, cluster.two))
     made_up = one.find("nobody", ScramMechanism.SHA_256)
-    assert two.find("nobody", ScramMechanism.SHA_256) != made_up, "the image has no secret yet"
     cluster.tick()
     assert two.find("nobody", ScramMechanism.SHA_256) == made_up
 

@@ -12,7 +12,12 @@ from headrace.broker.config_alteration import change_settings
 from headrace.broker.partitions.topic import Topic
 from headrace.broker.replication.partition import Partition
 from headrace.broker.session import Session
-from headrace.broker.waiting.steps import FIRST_BATCH_COST, PARTITION_OPENING_COST, STEP_COST
+from headrace.broker.waiting.steps import (
+    FIRST_BATCH_COST,
+    PARTITION_OPENING_COST,
+    STEP_COST,
+    finished,
+)
 from headrace.errors import ErrorCode
 from headrace.protocol.codec import Message
 from headrace.protocol.messages.create_partitions import (
@@ -259,7 +264,8 @@ def test_settings_that_change_between_two_steps_count_for_all_partitions():
     harness = BrokerHarness()
     harness.create_topic("grows")
     pending = send(harness, creation())
-    change_settings(harness.broker.services, {"log.segment.bytes": "12345"}, all_brokers=True)
+    settings = {"log.segment.bytes": "12345"}
+    finished(change_settings(harness.broker.services, settings, all_brokers=True))
     finish(harness, pending)
     topic = harness.broker.services.topics.require("t")
     sizes = {each.log.config.segment_bytes for each in shown(harness, topic) if each is not None}

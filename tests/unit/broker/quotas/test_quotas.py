@@ -12,6 +12,7 @@ from headrace.broker.broker import Broker
 from headrace.broker.quotas import client_quotas
 from headrace.broker.quotas.client_quotas import DEFAULT, Entity
 from headrace.broker.session import Session
+from headrace.broker.waiting.steps import finished
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
@@ -337,29 +338,29 @@ class TestPrecedence:
     def test_the_nearest_counts(self, harness: Harness) -> None:
         quotas = harness.broker.services.quotas
         for number, entity in enumerate(reversed(self.ORDER), 1):
-            quotas.change(entity, {PRODUCER: number})
+            finished(quotas.change(entity, {PRODUCER: number}))
             found = quotas.find(PRODUCER, "ANONYMOUS", "c")
             assert found.limit == number
             assert found.user == (None if entity.user is None else "ANONYMOUS")
             assert found.client_id == (None if entity.client_id is None else "c")
         for number, entity in enumerate(self.ORDER[1:]):
-            quotas.change(self.ORDER[number], {})
+            finished(quotas.change(self.ORDER[number], {}))
             assert quotas.find(PRODUCER, "ANONYMOUS", "c").limit == 7 - number, entity
-        quotas.change(self.ORDER[-1], {})
+        finished(quotas.change(self.ORDER[-1], {}))
         assert quotas.find(PRODUCER, "ANONYMOUS", "c") is None
 
     def test_each_kind_of_quota_is_looked_up_by_itself(self, harness: Harness) -> None:
         quotas = harness.broker.services.quotas
-        quotas.change(self.ORDER[0], {PRODUCER: 1})
-        quotas.change(self.ORDER[-1], {PRODUCER: 2, CONSUMER: 3})
+        finished(quotas.change(self.ORDER[0], {PRODUCER: 1}))
+        finished(quotas.change(self.ORDER[-1], {PRODUCER: 2, CONSUMER: 3}))
         assert quotas.find(PRODUCER, "ANONYMOUS", "c").limit == 1
         assert quotas.find(CONSUMER, "ANONYMOUS", "c").limit == 3
         assert quotas.find(REQUEST, "ANONYMOUS", "c") is None
 
     def test_others_are_not_meant(self, harness: Harness) -> None:
         quotas = harness.broker.services.quotas
-        quotas.change(Entity("somebody"), {PRODUCER: 1})
-        quotas.change(Entity(None, "other"), {PRODUCER: 1})
+        finished(quotas.change(Entity("somebody"), {PRODUCER: 1}))
+        finished(quotas.change(Entity(None, "other"), {PRODUCER: 1}))
         assert quotas.find(PRODUCER, "ANONYMOUS", "c") is None
 
 

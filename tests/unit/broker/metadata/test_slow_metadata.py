@@ -1,0 +1,295 @@
+"""A metadata store that answers late: requests wait without blocking the broker, and take effect once or never."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from headrace.broker.metadata import metadata_writer
+from headrace.broker.metadata.metadata_writer import COMMIT_TIMEOUT_MS
+from headrace.errors import ErrorCode
+from headrace.metadata_stores.memory import MemoryMetadata
+from headrace.metadata_stores.sessions import Fault, SimulatedMetadataStore, Timeline, at_once
+from headrace.protocol.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasRequestEntityData,
+    AlterClientQuotasRequestEntryData,
+    OpData,
+)
+from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
+from tests.fixtures.broker_harness import START_MS, BrokerHarness, Pending
+
+NONE, UNKNOWN = ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT
+NOT_STORED = ErrorCode.KAFKA_STORAGE_ERROR
+
+
+class SlowHarness(BrokerHarness):
+    """A broker whose messages to and from the metadata store take time."""
+
+    metadata: SimulatedMetadataStore  # type: ignore[mutable-override]  # only this class sets it
+
+    def __init__(self, **options: Any) -> None:
+        self.now_ms = START_MS
+        self.content = MemoryMetadata()
+        self.timeline = Timeline(lambda: self.now_ms)
+        self.delay_ms: Callable[[], int] = at_once
+        self.earlier: list[SimulatedMetadataStore] = []
+        """The sessions of killed processes, which may still have commits on the way."""
+        super().__init__(metadata=self._session(), **options)
+        self.create_topic("t")
+
+    def _session(self) -> SimulatedMetadataStore:
+        return SimulatedMetadataStore(self.content, self.timeline, delay_ms=self._next_delay_ms)
+
+    def _next_delay_ms(self) -> int:
+        return self.delay_ms()
+
+    def kill(self) -> None:
+        """End the process, and start another one with a session of its own."""
+        self.earlier.append(self.metadata)
+        self.metadata = self._session()
+        self.crash()
+
+    def land(self) -> int:
+        """Let the late commits of all sessions arrive."""
+        return sum(store.land() for store in (*self.earlier, self.metadata))
+
+    def advance(self, milliseconds: int) -> None:
+        end_ms = self.now_ms + milliseconds
+        while True:
+            deadlines = (self.broker.next_deadline_ms, self.timeline.next_deadline_ms)
+            due_ms = min((each for each in deadlines if each is not None), default=end_ms + 1)
+            if due_ms > end_ms:
+                break
+            self.now_ms = max(self.now_ms, due_ms)
+            self.timeline.run()
+            self.broker.tick(self.now_ms)
+        self.now_ms = end_ms
+
+    def set_quota(self, value: int, client_id: str = "c") -> Pending:
+        row = AlterClientQuotasRequestEntryData(
+            entity=[
+                AlterClientQuotasRequestEntityData(entity_type="client-id", entity_name=client_id)
+            ],
+            ops=[OpData(key="producer_byte_rate", value=float(value))],
+        )
+        return self.send(AlterClientQuotasRequest(entries=[row]))
+
+    @property
+    def quotas(self) -> list[int]:
+        """The quotas in force."""
+        return [int(rate) for _, rates in self.broker.quotas for rate in rates.values()]
+
+    @property
+    def in_force(self) -> list[int]:
+        """The quotas that came into force while a process ran, in order."""
+        return [
+            int(rate)
+            for _, event, fields in self.journal.lines
+            if event == "client_quotas_changed"
+            for rate in dict(fields["quotas"]).values()  # type: ignore[call-overload]  # a dictionary
+        ]
+
+
+def code_of(pending: Pending) -> int:
+    return int(pending.response.entries[0].error_code)
+
+
+@pytest.fixture
+def harness() -> SlowHarness:
+    made = SlowHarness()
+    made.advance(0)
+    made.delay_ms = lambda: 100
+    return made
+
+
+def test_a_request_waits_for_the_store_and_the_broker_serves_others(harness: SlowHarness) -> None:
+    pending = harness.set_quota(5)
+    assert pending.waits
+    assert harness.produce("t", b"a").error_code == NONE
+    harness.advance(150)
+    assert pending.waits
+    assert harness.quotas == []
+    harness.advance(50)
+    assert code_of(pending) == NONE
+    assert harness.quotas == [5]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_response_is_sent_when_the_image_has_the_change(harness: SlowHarness, seed: int) -> None:
+    """The outcome of a commit may arrive before or after its notification."""
+    chance = random.Random(seed)
+    harness.delay_ms = lambda: chance.choice([0, 10, 1000])
+    for value in range(1, 6):
+        pending = harness.set_quota(value)
+        while pending.waits:
+            harness.advance(1)
+        assert code_of(pending) == NONE
+        assert harness.quotas == [value]
+
+
+def test_commits_wait_for_each_other_and_are_applied_in_order(harness: SlowHarness) -> None:
+    waiting = [harness.set_quota(value) for value in range(1, 6)]
+    harness.advance(200)
+    assert [each.done for each in waiting] == [True, False, False, False, False]
+    harness.advance(800)
+    assert [code_of(each) for each in waiting] == [NONE] * 5
+    assert harness.in_force == [1, 2, 3, 4, 5]
+
+
+def test_a_waiting_commit_whose_client_has_gone_is_applied(harness: SlowHarness) -> None:
+    harness.set_quota(1)
+    harness.set_quota(2).cancel()
+    harness.advance(1000)
+    assert harness.quotas == [2]
+
+
+def test_too_many_waiting_commits_are_refused(
+    harness: SlowHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metadata_writer, "WAITING_LIMIT", 2)
+    waiting = [harness.set_quota(value) for value in range(1, 5)]
+    assert [each.done for each in waiting] == [False, False, False, True]
+    assert code_of(waiting[-1]) == NOT_STORED
+    harness.advance(1000)
+    assert [code_of(each) for each in waiting[:-1]] == [NONE] * 3
+    assert harness.in_force == [1, 2, 3]
+
+
+def test_a_request_times_out_and_takes_effect_when_its_outcome_arrives(
+    harness: SlowHarness,
+) -> None:
+    harness.delay_ms = lambda: COMMIT_TIMEOUT_MS
+    first, second = harness.set_quota(1), harness.set_quota(2)
+    harness.advance(COMMIT_TIMEOUT_MS - 1)
+    assert first.waits
+    harness.advance(1)
+    assert code_of(first) == UNKNOWN
+    assert code_of(second) == NOT_STORED, "the second commit was never sent"
+    assert code_of(harness.set_quota(3)) == UNKNOWN, "no commit is sent before the outcome is known"
+    harness.advance(COMMIT_TIMEOUT_MS)
+    harness.delay_ms = at_once
+    assert code_of(harness.set_quota(4)) == NONE
+    harness.advance(COMMIT_TIMEOUT_MS)
+    assert harness.in_force == [1, 4]
+
+
+def test_a_connection_that_breaks_makes_the_outcome_unknown_and_settles_it_later(
+    harness: SlowHarness,
+) -> None:
+    pending = harness.set_quota(1)
+    harness.metadata.down = True
+    harness.advance(5_000)
+    assert code_of(pending) == UNKNOWN
+    harness.metadata.down = False
+    harness.advance(5_000)
+    assert code_of_call(harness, 2) == NONE
+    assert harness.in_force in ([2], [1, 2])
+    harness.land()
+    harness.advance(5_000)
+    assert harness.quotas == [2]
+
+
+def code_of_call(harness: SlowHarness, value: int) -> int:
+    pending = harness.set_quota(value)
+    while pending.waits:
+        harness.advance(10)
+    return code_of(pending)
+
+
+@pytest.mark.parametrize("landed", [False, True])
+def test_a_commit_of_a_killed_process_lands_before_the_next_process_or_never(
+    harness: SlowHarness, *, landed: bool
+) -> None:
+    harness.metadata.faults = ["unknown and late", "unknown and void"]
+    assert code_of_call(harness, 1) == UNKNOWN
+    if landed:
+        assert harness.land() == 1
+    harness.kill()
+    before = harness.quotas
+    assert before == ([1] if landed else [])
+    assert harness.land() == 0
+    harness.advance(1000)
+    assert harness.quotas == before
+
+
+def test_producer_ids_wait_for_a_block_only_if_none_is_left(harness: SlowHarness) -> None:
+    def ask() -> Pending:
+        return harness.send(InitProducerIdRequest(transactional_id=None))
+
+    first = ask()
+    assert first.waits
+    harness.advance(200)
+    assert first.response.producer_id == 0
+    for number in range(1, 2000):
+        pending = ask()
+        if number % 100 == 0:
+            harness.advance(50)
+        assert pending.response.producer_id == number
+
+
+def test_an_init_producer_id_request_times_out_if_the_store_does_not_answer(
+    harness: SlowHarness,
+) -> None:
+    harness.delay_ms = lambda: 10 * COMMIT_TIMEOUT_MS
+    pending = harness.send(InitProducerIdRequest(transactional_id=None))
+    harness.advance(COMMIT_TIMEOUT_MS)
+    assert pending.response.error_code == UNKNOWN
+
+
+FAULTS: tuple[Fault, ...] = ("none", "unavailable", "unknown and void", "unknown and applied")
+FAULTS += ("unknown and late", "doubled")
+
+
+def disturb(harness: SlowHarness, chance: random.Random) -> None:
+    """Let something fail or recover."""
+    store, event = harness.metadata, chance.random()
+    if event < 0.05:
+        store.down = True
+    elif event < 0.2:
+        store.down = False
+    elif event < 0.3:
+        harness.land()
+    elif event < 0.35:
+        store.lose_session()
+    elif event < 0.4:
+        store.down = False
+        harness.kill()
+
+
+def calm(harness: SlowHarness) -> None:
+    """End all faults, and let everything arrive that is in flight."""
+    harness.metadata.down, harness.metadata.faults = False, []
+    code_of_call(harness, 999)  # renews a session that was lost
+    harness.advance(60_000)
+    harness.land()
+    harness.advance(60_000)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_every_change_takes_effect_once_or_never(seed: int) -> None:
+    """Clients change one quota to rising values while the store fails in every way and the process is killed."""
+    chance = random.Random(seed)
+    harness = SlowHarness()
+    harness.delay_ms = lambda: chance.choice([0, 0, 20, 500])
+    pending: dict[int, Pending] = {}
+    for value in range(1, 30):
+        if chance.random() < 0.3:
+            harness.metadata.faults.append(chance.choice(FAULTS))
+        pending[value] = harness.set_quota(value)
+        disturb(harness, chance)
+        harness.advance(chance.choice([0, 10, 100, 3_000, 20_000]))
+    calm(harness)
+    assert code_of_call(harness, 1000) == NONE
+    harness.land()
+    harness.advance(60_000)
+    assert harness.quotas == [1000]
+    seen = harness.in_force
+    assert seen == sorted(set(seen)), "once, and in order"
+    for value, each in pending.items():
+        code = code_of(each) if each.done else UNKNOWN  # the process was killed
+        assert code in {NONE, UNKNOWN, NOT_STORED}
+        assert code != NOT_STORED or value not in seen
