@@ -18,6 +18,7 @@ AREAS = {
     "coordinators",
     "transactions",
     "producer sequence",
+    "replication",
     "fetch isolation",
     "clients' commit",
     "workers' commit",

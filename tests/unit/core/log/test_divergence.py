@@ -1,8 +1,9 @@
-"""Where a follower truncates its log after an election (KIP-101, KIP-279, KIP-595).
+"""A follower truncates its log to the last common record after an election (KIP-101, KIP-279, KIP-595).
 
 The follower fetches from its log end offset and names the epoch of its last record. The leader answers with the end
 offset of the largest epoch up to this one. If that end offset is lower, or the epoch another one, the logs have
-diverged. The follower truncates to the lower of this end offset and its own end offset of that epoch, and fetches again.
+diverged. The follower truncates to the lower of this end offset and its own end offset of that epoch. Then it fetches
+again.
 """
 
 from __future__ import annotations
