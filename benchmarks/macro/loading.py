@@ -2,7 +2,8 @@
 
 `python -m benchmarks.macro.loading` fills the topic with commits, starts the broker, and produces from the ready line
 until the groups are served. It prints when the broker was ready, when the groups were served, and how long the produces
-took.
+took. Then it does the same with a broker in this process, and measures CPU time: how long each produce waits for a step
+of the load. Other programs on the machine do not change that.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ from headrace.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopics,
 )
 from headrace.records.builder import build_batch
+from headrace.server.garbage import FullCollections
 from headrace.storage.os_files import OsFileSystem
 from tests.conformance.server.wire import NOW_MS, WireClient
-from tests.fixtures.broker_harness import BrokerHarness
+from tests.fixtures.broker_harness import BrokerHarness, produce_request
 from tests.fixtures.processes import ServerProcess
 
 GROUPS = 800
@@ -92,6 +94,7 @@ def main() -> None:
     directory = Path(tempfile.mkdtemp())
     try:
         fill(directory / "data", megabytes)
+        in_process(directory / "data")
         server = ServerProcess(directory / "data", log_path=directory / "server.log")
         server.start()
         try:
@@ -100,12 +103,40 @@ def main() -> None:
             server.kill()
     finally:
         shutil.rmtree(directory)
-    produces.sort()
     print(f"{megabytes} MB of commits: ready after {server.ready_after_s:.2f} s")
     print(f"groups served {served_s:.2f} s after that")
+    report("produces to the server", produces)
+
+
+def report(what: str, produces: list[float]) -> None:
+    """Print the shares of the times of produces."""
+    produces.sort()
     for share in (0.5, 0.99, 0.999, 1.0):
         at = produces[min(int(len(produces) * share), len(produces) - 1)]
-        print(f"produces: p{share * 100:g} {at * 1_000:.1f} ms of {len(produces)}")
+        print(f"{what}: p{share * 100:g} {at * 1_000:.1f} ms of {len(produces)}")
+
+
+def in_process(data: Path) -> None:
+    """Open a broker in this process, and let a produce arrive before each of its steps."""
+    store = SqliteMetadataStore(data / "metadata.sqlite")
+    began = time.process_time()
+    collections = FullCollections()
+    collections.start()
+    harness = BrokerHarness(files=OsFileSystem(data), metadata=store, now_ms=NOW_MS, broker_id=1)
+    print(f"in process: open after {time.process_time() - began:.2f} s of CPU")
+    batch = build_batch([(None, bytes(1_000), (), NOW_MS)])
+    produces: list[float] = []
+    while harness.broker.services.steps:
+        arrived = time.process_time()
+        harness.broker.tick(harness.now_ms)
+        pending = harness.send(produce_request("t", 0, batch))
+        produces.append(time.process_time() - arrived)
+        assert pending.done
+    print(f"in process: loaded after {time.process_time() - began:.2f} s of CPU")
+    report("produces in process, CPU time", produces)
+    collections.stop()
+    harness.broker.close(NOW_MS)
+    store.close()
 
 
 def produce_until_served(server: ServerProcess) -> tuple[list[float], float]:
