@@ -19,7 +19,6 @@ from headrace.broker.apis import AdvertisedApis, Api
 from headrace.broker.configs.loggers import Loggers
 from headrace.broker.context import RequestContext
 from headrace.broker.coordinators.loading import load_at_start
-from headrace.broker.coordinators.topic_deletion import delete_topic
 from headrace.broker.dispatch import APIS, CHANGING, HANDLERS, throttle
 from headrace.broker.handlers import api_versions
 from headrace.broker.log_dirs.background_sync import warn_of_losses
@@ -117,7 +116,7 @@ class Broker:
         services = self.services
         services.time.now_ms = now_ms
         topics, groups = services.topics, services.offsets_topic
-        topics.load(now_ms)
+        topics.load()
         services.deliveries.load(topics, services.partitions, now_ms)
         load_at_start(groups.loading, groups.begin_all(), services.transactions.begin_all())
         self._groups_are_served = True
@@ -254,13 +253,14 @@ class Broker:
         """Return the response to an ApiVersions request of unknown version. The shell encodes it as version 0."""
         return api_versions.unsupported(self.services)
 
-    def delete_topic(self, topic: Topic, now_ms: int) -> Reply[list[None]]:
+    def delete_topic(self, topic: Topic, now_ms: int) -> Reply[Any]:
         """Delete a topic and the offsets that groups have committed for it. The reply waits until that is durable.
 
         Raises:
             ApiError: KAFKA_STORAGE_ERROR.
         """
-        return delete_topic(self.services.topics, self.services.groups, topic, now_ms)
+        self.services.time.now_ms = now_ms
+        return self.services.topic_admin.delete(topic)
 
     # Group commit
 

@@ -118,9 +118,9 @@ def _alter_topic(services: Services, resource: Resource, *, validate_only: bool)
     before: Mapping[str, str] = {} if resource.replaces else topic.settings
     settings = settings_after(before, resource.changes, _topic_option, effective)
     if validate_only:
-        services.topics.check_change(topic, settings)
+        services.topic_admin.check_change(topic, settings)
     elif settings != topic.settings:
-        services.topics.configure(topic, settings)
+        services.topic_admin.configure(topic, settings)
 
 
 def _topic_option(name: str) -> Option:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from headrace.broker.access.audit import Audit
@@ -25,6 +26,7 @@ from headrace.broker.coordinators.group_topics import GroupTopics, load_assignor
 from headrace.broker.coordinators.internal_log import InternalLog
 from headrace.broker.coordinators.offsets_topic import OffsetsTopic
 from headrace.broker.coordinators.producer_ids import ProducerIds
+from headrace.broker.coordinators.topic_deletion import forget_offsets
 from headrace.broker.coordinators.transactions import Transactions
 from headrace.broker.endpoints import Endpoints
 from headrace.broker.log_dirs.log_dirs import UnusableDirectory, open_log_dirs
@@ -35,6 +37,7 @@ from headrace.broker.partitions.local_partitions import LocalPartitions
 from headrace.broker.partitions.partition_deletion import PartitionDeletion
 from headrace.broker.partitions.role_changes import RoleChanges
 from headrace.broker.partitions.topic import CheckConfig
+from headrace.broker.partitions.topic_admin import TopicAdmin
 from headrace.broker.partitions.topics import Topics
 from headrace.broker.quotas.client_quotas import ClientQuotas
 from headrace.broker.quotas.throttling import Throttling
@@ -118,6 +121,7 @@ class Services:
         deletion: Deletes partitions and records.
         partitions: The partitions that this broker serves, by topic.
         topics: The topics.
+        topic_admin: Creates, grows, configures and deletes topics.
         deliveries: The schedules of scheduled records.
         group_settings: The configurations of groups.
         groups: The group coordinator.
@@ -152,6 +156,7 @@ class Services:
     deletion: PartitionDeletion
     partitions: LocalPartitions
     topics: Topics
+    topic_admin: TopicAdmin
     deliveries: Deliveries
     group_settings: StoredGroupSettings
     groups: GroupCoordinator
@@ -172,7 +177,7 @@ def open_services(static: BrokerConfig, environment: Environment, apis: Advertis
     stored = _load_stored(static, environment)
     config = stored.settings.config
     cluster_id = load_cluster_id(stored.metadata, entropy)
-    parts = _open_partitions(config, environment, stored, cluster_id, time)
+    parts = _open_partitions(environment, stored, cluster_id, time)
     replicas = parts.replicas
     replicas.registration = register(stored.metadata, config.broker_id)
     groups = _make_groups(environment, stored, parts, time)
@@ -203,6 +208,7 @@ def open_services(static: BrokerConfig, environment: Environment, apis: Advertis
         deletion=parts.deletion,
         partitions=parts.partitions,
         topics=parts.topics,
+        topic_admin=parts.admin,
         deliveries=Deliveries(replicas, parts.loader, journal),
         group_settings=stored.group_settings,
         groups=groups,
@@ -227,6 +233,7 @@ def _make_offsets_topic(
     return OffsetsTopic(
         stored.settings,
         parts.topics,
+        parts.admin,
         parts.partitions,
         groups,
         steps=stored.steps,
@@ -245,9 +252,10 @@ def _make_transactions(
     return Transactions(
         stored.settings.config,
         parts.topics,
+        parts.admin,
         parts.partitions,
-        parts.replicas,
-        groups,
+        replicas=parts.replicas,
+        groups=groups,
         allocate_producer_id=stored.producer_ids.allocate,
         peers=environment.peers,
         steps=stored.steps,
@@ -312,16 +320,13 @@ class _Partitions(NamedTuple):
     deletion: PartitionDeletion
     partitions: LocalPartitions
     topics: Topics
+    admin: TopicAdmin
 
 
 def _open_partitions(
-    config: BrokerConfig,
-    environment: Environment,
-    stored: _Stored,
-    cluster_id: str,
-    time: LatestTime,
+    environment: Environment, stored: _Stored, cluster_id: str, time: LatestTime
 ) -> _Partitions:
-    entropy, journal = environment.entropy, environment.journal
+    config, entropy, journal = stored.settings.config, environment.entropy, environment.journal
     dirs = open_log_dirs(
         environment.files,
         environment.further,
@@ -340,20 +345,25 @@ def _open_partitions(
     topics = Topics(
         config,
         stored.metadata,
-        replicas=replicas,
         local=partitions,
         loader=loader,
         deletion=deletion,
-        entropy=entropy,
-        journal=journal,
         steps=stored.steps,
         time=time,
+        journal=journal,
+    )
+    admin = TopicAdmin(
+        stored.settings,
+        stored.metadata,
+        topics,
+        replicas,
+        entropy=entropy,
         check=environment.check_topic_config,
     )
     stored.settings.check = topics.check_defaults
     stored.settings.on_change = topics.broker_config_changed
     RoleChanges(topics.states, topics.__iter__, partitions, replicas, stored.steps)
-    return _Partitions(replicas, loader, deletion, partitions, topics)
+    return _Partitions(replicas, loader, deletion, partitions, topics, admin)
 
 
 def _make_groups(
@@ -369,6 +379,7 @@ def _make_groups(
         assignors=load_assignors(settings.config.group_consumer_assignors),
         times=lambda group: consumer_times(group_settings.get(group), settings.config),
     )
+    parts.topics.on_deleted = partial(forget_offsets, groups, parts.topics, time)
     stored.group_settings.on_attachment = lambda group: groups.rebalance(
         group, "what the group is attached to changed", time.now_ms
     )

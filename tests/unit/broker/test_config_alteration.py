@@ -285,7 +285,7 @@ def test_retention_is_checked_at_the_configured_interval():
 def test_new_partitions_have_the_new_settings(harness):
     change(harness, ("max.message.bytes", "500"))
     topic = harness.broker.services.topics.require("t")
-    harness.broker.services.topics.grow_in_steps(topic, 3, now_ms=harness.now_ms)
+    harness.broker.services.steps.run(harness.broker.services.topic_admin.grow_in_steps(topic, 3))
     part = harness.produce("t", b"a" * 1000, partition=2)
     assert part.error_code == ErrorCode.MESSAGE_TOO_LARGE
 

@@ -9,6 +9,7 @@ from headrace.broker.context import LatestTime
 from headrace.broker.coordinators.loading import Loading
 from headrace.broker.partitions.local_partitions import LocalPartitions
 from headrace.broker.partitions.topic import Topic
+from headrace.broker.partitions.topic_admin import TopicAdmin
 from headrace.broker.partitions.topics import Topics
 from headrace.broker.topic_names import OFFSETS_TOPIC
 from headrace.broker.waiting.steps import OFFSET_COST, Steps, Work, finished
@@ -19,12 +20,13 @@ from headrace.ports import Journal
 class OffsetsTopic:
     """Creates `__consumer_offsets`, and loads its partitions into the group coordinator."""
 
-    __slots__ = ("_groups", "_journal", "_partitions", "_settings", "_topics", "loading")
+    __slots__ = ("_admin", "_groups", "_journal", "_partitions", "_settings", "_topics", "loading")
 
     def __init__(
         self,
         settings: BrokerSettings,
         topics: Topics,
+        admin: TopicAdmin,
         partitions: LocalPartitions,
         groups: GroupCoordinator,
         *,
@@ -34,13 +36,14 @@ class OffsetsTopic:
     ) -> None:
         self._settings = settings
         self._topics = topics
+        self._admin = admin
         self._partitions = partitions
         self._groups = groups
         self._journal = journal
         self.loading = Loading(groups, steps, time, self._refuse)
         """Loads the partitions of the topic."""
 
-    def ensure(self, now_ms: int) -> Topic:
+    def ensure(self) -> Topic:
         """Return the topic. The first call creates it.
 
         Raises:
@@ -55,9 +58,7 @@ class OffsetsTopic:
                 "segment.bytes": str(config.offsets_topic_segment_bytes),
                 "headrace.durability": "fsync",
             }
-            topic = self._topics.create(
-                OFFSETS_TOPIC, config.offsets_topic_num_partitions, settings, now_ms=now_ms
-            )
+            topic = self._admin.create(OFFSETS_TOPIC, config.offsets_topic_num_partitions, settings)
             finished(self.begin_all())
         return topic
 

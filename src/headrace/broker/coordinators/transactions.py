@@ -12,6 +12,7 @@ from headrace.broker.coordinators.lost_markers import LostMarkers
 from headrace.broker.coordinators.markers import Markers
 from headrace.broker.coordinators.remote import RemoteTransactions
 from headrace.broker.partitions.local_partitions import LocalPartitions
+from headrace.broker.partitions.topic_admin import TopicAdmin
 from headrace.broker.partitions.topics import Topics
 from headrace.broker.replication.replicas import Replicas
 from headrace.broker.topic_names import TRANSACTIONS_TOPIC
@@ -69,6 +70,7 @@ class Transactions:
     """The transaction coordinator and what it works with."""
 
     __slots__ = (
+        "_admin",
         "_config",
         "_journal",
         "_lost_markers",
@@ -86,10 +88,11 @@ class Transactions:
         self,
         config: BrokerConfig,
         topics: Topics,
+        admin: TopicAdmin,
         partitions: LocalPartitions,
+        *,
         replicas: Replicas,
         groups: GroupCoordinator,
-        *,
         allocate_producer_id: Callable[[], int],
         peers: Peers,
         steps: Steps,
@@ -98,6 +101,7 @@ class Transactions:
     ) -> None:
         self._config = config
         self._topics = topics
+        self._admin = admin
         self._partitions = partitions
         self._journal = journal
         self.waiting_bytes = 0
@@ -165,7 +169,7 @@ class Transactions:
             "docs/reference/on-disk-format.md, 'A damaged partition of the broker'",
         )
 
-    def ensure_topic(self, now_ms: int) -> None:
+    def ensure_topic(self) -> None:
         """Create `__transaction_state` if it does not exist.
 
         Raises:
@@ -181,7 +185,7 @@ class Transactions:
             "min.insync.replicas": str(config.transaction_state_log_min_isr),
             "headrace.durability": "fsync",
         }
-        self._topics.create(
-            TRANSACTIONS_TOPIC, config.transaction_state_log_num_partitions, settings, now_ms=now_ms
+        self._admin.create(
+            TRANSACTIONS_TOPIC, config.transaction_state_log_num_partitions, settings
         )
         finished(self.begin_all())

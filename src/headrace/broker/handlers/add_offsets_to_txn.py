@@ -43,7 +43,7 @@ def handle(
             context, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id
         )
         services.permissions.authorize(context, Operation.READ, ResourceType.GROUP, group_id)
-        services.offsets_topic.ensure(context.now_ms)
+        services.offsets_topic.ensure()
     except ApiError as error:
         return AddOffsetsToTxnResponse(error_code=error.code)
     index = services.groups.partition_for(group_id)

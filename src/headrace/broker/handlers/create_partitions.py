@@ -21,7 +21,6 @@ from headrace.broker.waiting.steps import (
     PARTITION_OPENING_COST,
     STEP_COST,
     Work,
-    value_of,
 )
 from headrace.errors import ApiError, ErrorCode, InvalidRequestError, InvalidTopicError
 from headrace.protocol.api_keys import ApiKey
@@ -52,7 +51,7 @@ def handle(
                 context, Operation.ALTER, ResourceType.TOPIC, wanted.name
             )
             yield from services.topics.changing.wait(wanted.name)
-            yield from _grow(services, context, wanted, validate_only=request.validate_only)
+            yield from _grow(services, wanted, validate_only=request.validate_only)
         except ApiError as error:
             result.error_code, result.error_message = error.code, error.message
         results.append(result)
@@ -69,23 +68,15 @@ def _check_request(services: Services, number: int, mentions: int) -> None:
         raise ApiError(ErrorCode.POLICY_VIOLATION, "too many topics in one request")
 
 
-def _grow(
-    services: Services,
-    context: RequestContext,
-    wanted: CreatePartitionsTopic,
-    *,
-    validate_only: bool,
-) -> Work[None]:
+def _grow(services: Services, wanted: CreatePartitionsTopic, *, validate_only: bool) -> Work[None]:
     topic = services.topics.require(wanted.name)
     if topic.is_internal:
         raise InvalidTopicError("internal topics cannot get more partitions")
-    services.topics.validate_growth(topic, wanted.count)
+    services.topic_admin.validate_growth(topic, wanted.count)
     if wanted.assignments is not None:
         _check_assignments(services, wanted, added=wanted.count - topic.partitions_count)
     if not validate_only:
-        yield from value_of(
-            services.topics.grow_in_steps(topic, wanted.count, now_ms=context.now_ms)
-        )
+        yield from services.topic_admin.grow_in_steps(topic, wanted.count)
 
 
 def _check_assignments(services: Services, wanted: CreatePartitionsTopic, *, added: int) -> None:

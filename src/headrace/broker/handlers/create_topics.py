@@ -23,7 +23,6 @@ from headrace.broker.waiting.steps import (
     PARTITION_OPENING_COST,
     STEP_COST,
     Work,
-    value_of,
 )
 from headrace.config.topic import TopicConfig
 from headrace.errors import (
@@ -99,12 +98,10 @@ def _create(
         raise InvalidTopicError("internal topics are created by the broker")
     settings = _settings(wanted)
     count = _partitions_count(services, wanted)
-    config = services.topics.validate_new(wanted.name, count, settings)
+    config = services.topic_admin.validate_new(wanted.name, count, settings)
     topic_id = None
     if not validate_only:
-        topic = yield from value_of(
-            services.topics.create_in_steps(wanted.name, count, settings, now_ms=context.now_ms)
-        )
+        topic = yield from services.topic_admin.create_in_steps(wanted.name, count, settings)
         topic_id, config = topic.topic_id, topic.config
     result = CreatableTopicResult(name=wanted.name, error_message=None)
     if services.permissions.allows(

@@ -10,10 +10,9 @@ Versions: v3 TOPIC_DELETION_DISABLED; v4 flexible; v5 error messages; v6 topic i
 from __future__ import annotations
 
 from collections import Counter
-from typing import Final
+from typing import Any, Final
 
 from headrace.broker.context import RequestContext
-from headrace.broker.coordinators.topic_deletion import delete_topic_in_steps
 from headrace.broker.partitions.topic import Topic
 from headrace.broker.services import Services
 from headrace.broker.waiting.steps import (
@@ -63,7 +62,7 @@ def handle(
     known = [_find_if_known(services, context, state) for state in wanted]
     mentions = Counter(topic.name for topic in known if topic is not None)
     results = []
-    forgotten: list[Reply[list[None]]] = []
+    forgotten: list[Reply[Any]] = []
     for state, topic in zip(wanted, known, strict=True):
         if topic is None or mentions[topic.name] == 1:
             name = state.name if topic is None else topic.name
@@ -121,20 +120,14 @@ def _delete(
     services: Services,
     context: RequestContext,
     wanted: DeleteTopicState,
-    forgotten: list[Reply[list[None]]],
+    forgotten: list[Reply[Any]],
 ) -> Work[DeletableTopicResult]:
     result = DeletableTopicResult(name=wanted.name, topic_id=wanted.topic_id)
     try:
         _check_enabled(services, context)
         topic = _find(services, context, wanted)
         result.name, result.topic_id = topic.name, topic.topic_id
-        forgotten.append(
-            (
-                yield from delete_topic_in_steps(
-                    services.topics, services.groups, topic, context.now_ms
-                )
-            )
-        )
+        forgotten.append((yield from services.topic_admin.delete_in_steps(topic)))
     except ApiError as error:
         result.error_code, result.error_message = error.code, error.message
         result.name = result.name or wanted.name

@@ -77,9 +77,9 @@ def _permitted(services: Services, context: RequestContext, key_type: int, key: 
         return _failed(error.code, error.message)
     try:
         if key_type == _TRANSACTION_KEY_TYPE:
-            services.transactions.ensure_topic(context.now_ms)
+            services.transactions.ensure_topic()
         else:
-            services.offsets_topic.ensure(context.now_ms)
+            services.offsets_topic.ensure()
     except ApiError as error:
         # For any error the client retries.
         return _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error))

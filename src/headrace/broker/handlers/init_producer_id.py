@@ -94,7 +94,7 @@ def _transactional(
     transactional_id: str,
 ) -> _Reply:
     try:
-        services.transactions.ensure_topic(context.now_ms)
+        services.transactions.ensure_topic()
     except ApiError:
         return _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 

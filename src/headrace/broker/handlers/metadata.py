@@ -163,10 +163,10 @@ def _create(services: Services, context: RequestContext, name: str, *, may_creat
     if not may_create or name in INTERNAL_TOPICS - {OFFSETS_TOPIC}:
         raise UnknownTopicOrPartitionError
     if name == OFFSETS_TOPIC:
-        return services.offsets_topic.ensure(context.now_ms)
+        return services.offsets_topic.ensure()
     if name in services.topics.changing:
         raise UnknownTopicOrPartitionError
-    topic = services.topics.create_in_steps(name, now_ms=context.now_ms)
+    topic = services.steps.run(services.topic_admin.create_in_steps(name), finishes=True)
     services.audit.changed(context, "topic_created", topic=name, automatic=True)
     was_deleted = services.topics.deleted_names.forget(name)
     if was_deleted or isinstance(topic, Deferred):

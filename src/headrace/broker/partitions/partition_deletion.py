@@ -56,13 +56,8 @@ class PartitionDeletion:
         Raises:
             ApiError: KAFKA_STORAGE_ERROR; a log directory has failed.
         """
+        yield from self.release(topic_partitions)
         topic_partitions = _with_schedules(topic_partitions)
-        for topic_partition in topic_partitions:
-            yield ENTRY_COST // 4
-            partition = self._replicas.release(topic_partition)
-            if partition is not None:
-                partition.log_dir.background.forget(partition.log)
-                partition.mark_gone(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         gone = self._dirs.complete
         for log_dir in list(self._dirs):
             for topic_partition in topic_partitions:
@@ -71,6 +66,15 @@ class PartitionDeletion:
                     gone &= self._delete(log_dir, log_dir.logs.delete_log, topic_partition)
                     yield FIRST_BATCH_COST
         return gone and self._dirs.complete
+
+    def release(self, topic_partitions: Sequence[TopicPartition]) -> Work[None]:
+        """Serve partitions no longer, in steps. Requests that wait for them are answered; their files stay."""
+        for topic_partition in _with_schedules(topic_partitions):
+            yield ENTRY_COST // 4
+            partition = self._replicas.release(topic_partition)
+            if partition is not None:
+                partition.log_dir.background.forget(partition.log)
+                partition.mark_gone(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
     def delete_left_over(
         self, topic_partitions: Sequence[TopicPartition], topic_id: bytes, *, name_is_free: bool

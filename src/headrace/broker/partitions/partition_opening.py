@@ -27,6 +27,7 @@ class PartitionOpening:
     __slots__ = (
         "_loader",
         "_local",
+        "_retry_at_ms",
         "_states",
         "_unopened",
         "ahead",
@@ -46,8 +47,21 @@ class PartitionOpening:
         """The partitions whose files could not be opened."""
         self.pending = 0
         """The number of partitions that are stored but not opened yet."""
-        self.next_deadline_ms: int | None = None
+        self._retry_at_ms: int | None = None
         """The time of the next retry; None if there is nothing to retry."""
+        self.next_deadline_ms: int | None = None
+        """The time of the next retry, or 0 after `wake`; None if there is nothing to do."""
+
+    def wake(self) -> None:
+        """Ask for a tick at once: topics have changed in the image."""
+        self.next_deadline_ms = 0
+
+    def rest(self) -> None:
+        """Undo `wake`: the changes of topics are applied."""
+        self.next_deadline_ms = self._retry_at_ms
+
+    def _retry_later(self, now_ms: int) -> None:
+        self._retry_at_ms = self.next_deadline_ms = now_ms + _RETRY_INTERVAL_MS
 
     def open_missing(self, topic: Topic, now_ms: int) -> Work[None]:
         """Open the partitions that a topic does not show yet, in steps, and then show all of them at once."""
@@ -89,9 +103,9 @@ class PartitionOpening:
                 is_internal=topic.is_internal,
                 now_ms=now_ms,
             )
-        except ApiError:
+        except (ApiError, OSError):
             self._unopened[topic, index] = None
-            self.next_deadline_ms = now_ms + _RETRY_INTERVAL_MS
+            self._retry_later(now_ms)
             return None
         if partition is not None and partition.leader_epoch > state.leader_epoch:
             self.ahead[state_key(topic.topic_id, index)] = replace(
@@ -113,13 +127,13 @@ class PartitionOpening:
             exists: Returns whether a topic still exists.
             is_changing: Returns whether a request is changing the topic of a name.
         """
-        if self.next_deadline_ms is None or now_ms < self.next_deadline_ms:
+        if self._retry_at_ms is None or now_ms < self._retry_at_ms:
             return []
-        self.next_deadline_ms = None
+        self._retry_at_ms = self.next_deadline_ms = None
         opened: list[Partition] = []
         for topic, index in list(self._unopened):
             if is_changing(topic.name):  # its other partitions are being opened
-                self.next_deadline_ms = now_ms + _RETRY_INTERVAL_MS
+                self._retry_later(now_ms)
             elif not exists(topic):
                 del self._unopened[topic, index]
             else:

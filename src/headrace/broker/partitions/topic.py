@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Container, Mapping
-from typing import Final
+from typing import Any, Final
 
 from headrace.broker.topic_names import INTERNAL_TOPICS
 from headrace.config.broker import BrokerConfig
 from headrace.config.topic import TopicConfig
 from headrace.config.topic_parsing import parse_topic_config
+from headrace.core.coordinator.runtime import Reply
 from headrace.errors import (
     ApiError,
     ConfigError,
@@ -26,6 +27,7 @@ class Topic:
 
     __slots__ = (
         "config",
+        "deletion",
         "directory_ids",
         "is_internal",
         "name",
@@ -54,11 +56,25 @@ class Topic:
         """The brokers of each partition. The first one is the preferred leader."""
         self.directory_ids = directory_ids
         """The id of the log directory of each partition; "" for the first log directory."""
+        self.deletion: TopicDeletion | None = None
+        """The deletion of the topic on this broker; None while the broker has the topic."""
 
     @property
     def partitions_count(self) -> int:
         """The number of partitions."""
         return len(self.replicas)
+
+
+class TopicDeletion:
+    """The deletion of a topic on this broker."""
+
+    __slots__ = ("error", "forgotten")
+
+    def __init__(self, forgotten: Reply[Any]) -> None:
+        self.forgotten = forgotten
+        """A reply that is ready when the offsets that groups have committed for the topic are durably deleted."""
+        self.error: ApiError | None = None
+        """The error because of which files may be left; None if there is none."""
 
 
 CheckConfig = Callable[[TopicConfig], None]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple, TypeVar
+from functools import partial
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -13,7 +14,6 @@ from headrace.broker.topic_names import check_topic_name
 from headrace.config.broker import BrokerConfig
 from headrace.config.topic_parsing import parse_topic_config
 from headrace.core.cluster.image import Changes
-from headrace.core.cluster.partition_states import PartitionStates
 from headrace.core.cluster.records import (
     DELETED,
     PLACEMENTS,
@@ -40,110 +40,86 @@ from headrace.ports import Check, Conflict, Delete, MetadataEntry, Put
 
 OPERATIONS_LIMIT: Final = 90
 """The greatest number of operations in a commit of many. The store allows 100, with those of `MetadataWriter`."""
-
-
-class Tombstone(NamedTuple):
-    """A deleted topic of which files may be left."""
-
-    topic_id: bytes
-    name: str
-    partitions_count: int
-
-
-class StoredTopic(NamedTuple):
-    """A topic as it is stored."""
-
-    name: str
-    topic_id: bytes
-    replicas: list[tuple[int, ...]]
-
-
-T = TypeVar("T")
+Changed = Callable[[Changes[Any]], object]
+"""Receives the changes of keys. `Changes` have the keys with their prefix."""
 
 
 class TopicStore:
-    """Reads and writes the topics in the metadata store."""
+    """Reads the topics in the image of the metadata store, and commits changes of topics."""
 
-    __slots__ = ("_metadata", "_placements", "_placements_prefix", "_settings")
+    __slots__ = ("_broker_id", "_image", "_metadata", "_placements")
 
     def __init__(self, metadata: MetadataWriter, broker_id: int) -> None:
         self._metadata = metadata
-        self._placements_prefix = f"{PLACEMENTS}{broker_id}/"
-        self._placements: dict[str, PlacementRecord] = {}
-        """The log directories of the broker's replicas, by key."""
-        self._settings: dict[str, Mapping[str, str]] = {}
-        """The settings of topics, by key."""
+        self._image = metadata.image
+        self._broker_id = broker_id
+        self._placements = f"{PLACEMENTS}{broker_id}/"
 
     # Topics
 
-    def consume(
-        self,
-        topics: Callable[[Changes[StoredTopic]], object],
-        settings: Callable[[Changes[Mapping[str, str]]], object],
-    ) -> Mapping[str, StoredTopic]:
-        """Follow the topics, their settings and their log directories. Return the present topics by key.
+    def load(
+        self, broker_config: BrokerConfig, topics_changed: Changed, settings_changed: Changed
+    ) -> list[Topic]:
+        """Read all topics, and follow their changes from now on.
 
         Args:
-            topics: Applies changes of topics.
-            settings: Applies changes of the settings of topics, after `topics`.
+            broker_config: The configuration of the broker.
+            topics_changed: Receives the changes of topics.
+            settings_changed: Receives the changes of the settings of topics.
 
         Raises:
-            StorageError: An entry cannot be read.
+            StorageError: A stored topic cannot be read, or is not valid.
         """
-        image = self._metadata.image
-        placements = image.consume(self._placements_prefix, _placement, self._placed)
-        self._placements.update(placements)
-        self._settings.update(image.consume(TOPIC_CONFIGS, _settings, self._configured))
-        present = image.consume(TOPICS, _stored_topic, topics)
-        image.consume(TOPIC_CONFIGS, _settings, settings)
-        return present
+        consume = self._image.consume
+        settings = consume(
+            TOPIC_CONFIGS, partial(decode, record_type=TopicConfigRecord), settings_changed
+        )
+        records = consume(TOPICS, partial(decode, record_type=TopicRecord), topics_changed)
+        placements = {
+            entry.key.removeprefix(self._placements): decode(entry, PlacementRecord)
+            for entry in self._image.list(self._placements)
+        }
+        topics: list[Topic] = []
+        for key, record in records.items():
+            name = key.removeprefix(TOPICS)
+            own = settings.get(TOPIC_CONFIGS + name)
+            placement = placements.get(record.topic_id)
+            topics.append(_topic(name, record, own, placement, broker_config))
+        return topics
 
-    def _placed(self, changes: Changes[PlacementRecord]) -> None:
-        _update(self._placements, changes)
-
-    def _configured(self, changes: Changes[Mapping[str, str]]) -> None:
-        _update(self._settings, changes)
-
-    def topic(self, stored: StoredTopic, broker_config: BrokerConfig) -> Topic:
-        """Return a topic with its present settings and log directories.
+    def read(self, name: str, broker_config: BrokerConfig) -> Topic | None:
+        """Return the topic of a name as the image has it now; None if there is none.
 
         Raises:
-            StorageError: The settings or the directories are not valid.
+            StorageError: The stored topic cannot be read, or is not valid.
         """
-        key = TOPIC_CONFIGS + stored.name
-        settings = self._settings.get(key, {})
-        try:
-            config = parse_topic_config(settings, broker_config)
-        except (ApiError, ConfigError, ValueError) as error:
-            raise StorageError(f"{key}: {error}") from error
-        directory_ids = self.directory_ids(stored)
-        return Topic(
-            stored.name,
-            stored.topic_id,
-            settings,
-            config,
-            stored.replicas,
-            directory_ids=directory_ids,
+        entry = self._image.get(TOPICS + name)
+        if entry is None:
+            return None
+        record = decode(entry, TopicRecord)
+        settings = self._image.get(TOPIC_CONFIGS + name)
+        placement = self._image.get(self._placements + record.topic_id)
+        return _topic(
+            name,
+            record,
+            None if settings is None else decode(settings, TopicConfigRecord),
+            None if placement is None else decode(placement, PlacementRecord),
+            broker_config,
         )
 
-    def directory_ids(self, stored: StoredTopic) -> list[str]:
-        """Return the log directory of each partition; "" is the first directory.
-
-        Raises:
-            StorageError: The stored directories are not valid.
-        """
-        key = self._placements_prefix + stored.topic_id.hex()
-        placement, count = self._placements.get(key), len(stored.replicas)
+    def exists(self, topic: Topic) -> bool:
+        """Return whether the image has a topic, and not another one of its name."""
+        entry = self._image.get(TOPICS + topic.name)
         try:
-            return [""] * count if placement is None else placement.directory_ids(count)
-        except ValueError as error:
-            raise StorageError(f"{key}: {error}") from error
+            return entry is not None and _is_of(topic, entry)
+        except StorageError:
+            return True  # a newer broker has written the entry: nothing is deleted for that reason
 
     def create(self, topic: Topic) -> None:
         """Store a new topic.
 
         Raises:
-            ApiError: The topic could not be stored, or another broker has created it.
+            ApiError: The topic could not be stored.
         """
         record = TopicRecord(topic.topic_id.hex(), topic.replicas)
         operations: list[Put | Delete] = [Put(TOPICS + topic.name, encode(record))]
@@ -151,15 +127,12 @@ class TopicStore:
         if topic.settings:
             settings = TopicConfigRecord(topic.settings)
             operations.append(Put(TOPIC_CONFIGS + topic.name, encode(settings)))
-        taken = TopicAlreadyExistsError(f"Topic '{topic.name}' already exists.")
-        self._commit(Check(TOPICS + topic.name, "absent"), operations, taken)
+        try:
+            self._metadata.commit_and_wait([Check(TOPICS + topic.name, "absent")], operations)
+        except Conflict as conflict:
+            raise TopicAlreadyExistsError(f"Topic '{topic.name}' already exists.") from conflict
 
-    def grow(
-        self,
-        topic: Topic,
-        replicas: list[tuple[int, ...]],
-        directory_ids: list[str],
-    ) -> None:
+    def grow(self, topic: Topic, replicas: list[tuple[int, ...]], directory_ids: list[str]) -> None:
         """Store a larger number of partitions.
 
         Args:
@@ -170,20 +143,18 @@ class TopicStore:
         Raises:
             ApiError: The partitions could not be stored.
         """
-        entry = self._metadata.image.get(TOPICS + topic.name)
-        if entry is None:
-            raise UnknownTopicOrPartitionError(f"{topic.name} is being deleted")
+        entry = self._entry(topic)
         record = replace(decode(entry, TopicRecord), replicas=replicas)
-        operations: list[Put | Delete] = [Put(entry.key, encode(record))]
-        operations += self._placement(topic, directory_ids)
-        self._commit(Check(entry.key, entry.version), operations)
+        self._commit(
+            entry, [Put(entry.key, encode(record)), *self._placement(topic, directory_ids)]
+        )
 
     def _placement(self, topic: Topic, directory_ids: Sequence[str]) -> list[Put]:
         """Return the operation that stores log directories; none if all partitions are in the first directory."""
         if not any(directory_ids):
             return []
         record = PlacementRecord.of(directory_ids)
-        return [Put(self._placements_prefix + topic.topic_id.hex(), encode(record))]
+        return [Put(self._placements + topic.topic_id.hex(), encode(record))]
 
     def configure(self, topic: Topic, settings: Mapping[str, str]) -> None:
         """Replace the settings of a topic.
@@ -195,7 +166,7 @@ class TopicStore:
         operation: Put | Delete = (
             Put(key, encode(TopicConfigRecord(dict(settings)))) if settings else Delete(key)
         )
-        self._commit(Check(TOPICS + topic.name, "exists"), [operation])
+        self._commit(self._entry(topic), [operation])
 
     # Deletion
 
@@ -205,39 +176,56 @@ class TopicStore:
         Raises:
             ApiError: The deletion could not be stored.
         """
-        tombstone = TombstoneRecord(topic.name, len(topic.directory_ids))
+        entry = self._entry(topic)
+        replicas = decode(entry, TopicRecord).replicas
+        brokers = tuple(sorted({broker for each in replicas for broker in each}))
+        tombstone = TombstoneRecord(topic.name, len(replicas), brokers)
         self._commit(
-            Check(TOPICS + topic.name, "exists"),
+            entry,
             [
                 Delete(TOPICS + topic.name),
                 Delete(TOPIC_CONFIGS + topic.name),
-                Delete(self._placements_prefix + topic.topic_id.hex()),
+                Delete(self._placements + topic.topic_id.hex()),
                 Put(DELETED + topic.topic_id.hex(), encode(tombstone)),
             ],
         )
 
-    def tombstones(self) -> Iterator[Tombstone]:
-        """Yield the deleted topics of which files may be left."""
-        for entry in self._metadata.image.list(DELETED):
-            record = decode(entry, TombstoneRecord)
-            topic_id = bytes.fromhex(entry.key.removeprefix(DELETED))
-            yield Tombstone(topic_id, record.name, record.partitions_count)
+    def tombstones(self) -> Iterator[tuple[bytes, TombstoneRecord]]:
+        """Yield the ids and tombstones of deleted topics of which this broker may have files."""
+        for entry in self._image.list(DELETED):
+            tombstone = decode(entry, TombstoneRecord)
+            if self._broker_id in tombstone.brokers or not tombstone.brokers:
+                yield bytes.fromhex(entry.key.removeprefix(DELETED)), tombstone
 
-    def remove_tombstone(self, topic_id: bytes) -> None:
-        """Forget a deleted topic: all its files are removed."""
-        states = self._metadata.image.list(f"{STATES}{topic_id.hex()}/")
-        keys = [*(entry.key for entry in states), DELETED + topic_id.hex()]
-        self._commit_many([Delete(key) for key in keys])
+    def has_tombstone(self, topic_id: bytes) -> bool:
+        """Return whether a topic was deleted, and its files may not all be removed."""
+        return self._image.get(DELETED + topic_id.hex()) is not None
 
-    # States
-
-    def load_states(self, states: PartitionStates) -> None:
-        """Read the leaders of all partitions, and follow their changes.
+    def finish_deletion(self, topic_id: bytes) -> None:
+        """Store that this broker has removed all files of a deleted topic. The last broker removes the tombstone.
 
         Raises:
-            StorageError: A stored state or registration cannot be read.
+            ApiError: The change could not be stored.
         """
-        states.consume(self._metadata.image)
+        entry = self._image.get(DELETED + topic_id.hex())
+        if entry is None:
+            return
+        tombstone = decode(entry, TombstoneRecord)
+        operations: list[Put | Delete] = []
+        if self._image.get(self._placements + topic_id.hex()) is not None:
+            operations.append(Delete(self._placements + topic_id.hex()))
+        left = tuple(broker for broker in tombstone.brokers if broker != self._broker_id)
+        if left == tombstone.brokers != ():
+            return  # no replica was on this broker
+        if left:
+            operations.append(Put(entry.key, encode(replace(tombstone, brokers=left))))
+            self._commit(entry, operations)
+            return
+        states = self._image.list(f"{STATES}{topic_id.hex()}/")
+        keys = [*(state.key for state in states), entry.key]
+        self._commit_many([*operations, *(Delete(key) for key in keys)])
+
+    # States
 
     def put_states(self, states: Mapping[str, PartitionState]) -> None:
         """Store states of partitions, by key.
@@ -247,44 +235,53 @@ class TopicStore:
         """
         self._commit_many([Put(key, encode(state)) for key, state in states.items()])
 
+    # Commits
+
+    def _entry(self, topic: Topic) -> MetadataEntry:
+        """Return the entry of a topic in the image.
+
+        Raises:
+            UnknownTopicOrPartitionError: The topic is deleted.
+        """
+        entry = self._image.get(TOPICS + topic.name)
+        if entry is None or not _is_of(topic, entry):
+            raise UnknownTopicOrPartitionError(f"{topic.name} is deleted")
+        return entry
+
     def _commit_many(self, operations: Sequence[Put | Delete]) -> None:
         for first in range(0, len(operations), OPERATIONS_LIMIT):
             self._metadata.commit_and_wait([], operations[first : first + OPERATIONS_LIMIT])
 
-    def _commit(
-        self, check: Check, operations: list[Put | Delete], conflict: ApiError | None = None
-    ) -> None:
+    def _commit(self, entry: MetadataEntry, operations: Sequence[Put | Delete]) -> None:
+        """Commit operations if an entry has not changed since the image has it."""
         try:
-            self._metadata.commit_and_wait([check], operations)
-        except Conflict as error:
-            if conflict is None:
-                conflict = ApiError(
-                    ErrorCode.UNKNOWN_SERVER_ERROR, "the metadata changed meanwhile"
-                )
-            raise conflict from error
+            self._metadata.commit_and_wait([Check(entry.key, entry.version)], operations)
+        except Conflict as conflict:
+            raise ApiError(
+                ErrorCode.UNKNOWN_SERVER_ERROR, "the metadata changed meanwhile"
+            ) from conflict
 
 
-def _update(known: dict[str, T], changes: Changes[T]) -> None:
-    for key in changes.deletes:
-        known.pop(key, None)
-    known.update(changes.puts)
+def _is_of(topic: Topic, entry: MetadataEntry) -> bool:
+    return decode(entry, TopicRecord).topic_id == topic.topic_id.hex()
 
 
-def _placement(entry: MetadataEntry) -> PlacementRecord:
-    return decode(entry, PlacementRecord)
-
-
-def _settings(entry: MetadataEntry) -> Mapping[str, str]:
-    return decode(entry, TopicConfigRecord).settings
-
-
-def _stored_topic(entry: MetadataEntry) -> StoredTopic:
-    name, record = entry.key.removeprefix(TOPICS), decode(entry, TopicRecord)
+def _topic(
+    name: str,
+    record: TopicRecord,
+    settings: TopicConfigRecord | None,
+    placement: PlacementRecord | None,
+    broker_config: BrokerConfig,
+) -> Topic:
+    own = {} if settings is None else settings.settings
     try:
         check_topic_name(name)
         topic_id = bytes.fromhex(record.topic_id)
-    except (ApiError, ValueError) as error:
-        raise StorageError(f"{entry.key}: {error}") from error
+        config = parse_topic_config(own, broker_config)
+        count = len(record.replicas)
+        directory_ids = [""] * count if placement is None else placement.directory_ids(count)
+    except (ApiError, ConfigError, ValueError) as error:
+        raise StorageError(f"{TOPICS}{name}: {error}") from error
     if len(topic_id) != 16 or not all(record.replicas) or not record.replicas:
-        raise StorageError(f"{entry.key}: topic id {record.topic_id!r} or its partitions")
-    return StoredTopic(name, topic_id, record.replicas)
+        raise StorageError(f"{TOPICS}{name}: topic id {record.topic_id!r} or its partitions")
+    return Topic(name, topic_id, own, config, record.replicas, directory_ids=directory_ids)

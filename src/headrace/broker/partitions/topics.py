@@ -1,42 +1,44 @@
-"""The topics of the broker: which exist, and with which settings. They are an image in memory of the metadata store.
+"""The topics of the cluster: which exist, and with which settings. They follow the image of the metadata store.
 
-A topic exists as soon as its key `topics/<name>` is committed. No request is answered before that commit is durable.
-Then the broker opens the logs of the topic, in steps if there are thousands, and shows it to clients with all of its
-partitions at once. Requests that create, grow or delete a topic of that name wait meanwhile (`TopicChanges`). After a
-crash the next start opens the logs.
+A topic exists as soon as its key `topics/<name>` is committed, by this broker or another one. When the image has the
+key, the broker opens the logs of the replicas that lie on it, in steps if there are thousands. Then it shows the topic
+to clients with all of its partitions at once. Requests that create, grow or delete a topic of that name wait meanwhile
+(`TopicChanges`). After a crash the next start opens the logs.
 
 The deletion of a topic, and what a crash leaves behind:
 
     1. One commit removes the keys of the topic and writes a tombstone `deleted/<topic id>`. The topic no longer exists.
     2. The requests that wait for a partition are answered. The logs are closed and their directories removed, in steps
-       if there are many partitions.
-    3. The tombstone is removed, unless a log directory is out of service.
+       if there are many partitions. Each broker with replicas of the topic does so.
+    3. The last of these brokers removes the tombstone, unless one of its log directories is out of service.
 
 The next start completes a deletion that a crash interrupted between 1 and 3, also in a log directory that was missing
 before. The broker never removes a directory without a tombstone: it leaves a directory that belongs to no topic alone,
 and reports it in the journal.
+
+A notification of the store may skip states: a topic was created, grown and deleted, and created again under its name.
+So a notification only says which names have changed (`_mark`). The broker then compares what it has with what the image
+has, and takes one step after the other until they are equal (`_follow`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Container, Iterator
 from functools import partial
 from itertools import chain
-from typing import Any, Final
+from typing import Any
 
 from headrace.broker.context import LatestTime
 from headrace.broker.metadata.metadata_writer import MetadataWriter
-from headrace.broker.partitions.left_over_topics import finish_deletions
 from headrace.broker.partitions.local_partitions import LocalPartitions
 from headrace.broker.partitions.partition_deletion import PartitionDeletion
 from headrace.broker.partitions.partition_opening import PartitionOpening, opening_spec
-from headrace.broker.partitions.topic import CheckConfig, Topic, acceptable_config, new_topic_id
-from headrace.broker.partitions.topic_changes import Run, TopicChanges
-from headrace.broker.partitions.topic_store import StoredTopic, TopicStore
+from headrace.broker.partitions.topic import Topic, TopicDeletion
+from headrace.broker.partitions.topic_changes import TopicChanges
+from headrace.broker.partitions.topic_store import TopicStore
 from headrace.broker.replication.partition import Partition
 from headrace.broker.replication.partition_loader import PartitionLoader
-from headrace.broker.replication.replicas import Replicas
-from headrace.broker.topic_names import INTERNAL_TOPICS, DeletedNames, check_topic_name, metric_name
+from headrace.broker.topic_names import DeletedNames, metric_name
 from headrace.broker.waiting.steps import Steps, Work, finished
 from headrace.config.broker import BrokerConfig
 from headrace.config.topic import TopicConfig
@@ -48,40 +50,36 @@ from headrace.core.coordinator.runtime import Reply
 from headrace.errors import (
     ApiError,
     ConfigError,
-    ErrorCode,
     InvalidConfigError,
-    InvalidTopicError,
-    TopicAlreadyExistsError,
+    StorageError,
     UnknownTopicOrPartitionError,
 )
-from headrace.ports import Entropy, Journal
+from headrace.ports import Journal
 from headrace.types import TopicPartition
-
-_STORAGE: Final = "headrace.storage"
 
 
 class Topics:
-    """All topics of the broker, by name and by id."""
+    """All topics of the cluster, by name and by id."""
 
     __slots__ = (
-        "_broker_id",
         "_by_id",
         "_by_metric_name",
         "_by_name",
-        "_check",
+        "_changed",
         "_config",
         "_deletion",
-        "_entropy",
         "_journal",
         "_loader",
         "_local",
+        "_metadata",
         "_new",
-        "_replicas",
+        "_steps",
         "_store",
         "_time",
         "changes",
         "changing",
         "deleted_names",
+        "on_deleted",
         "opening",
         "states",
     )
@@ -91,42 +89,41 @@ class Topics:
         config: BrokerConfig,
         metadata: MetadataWriter,
         *,
-        replicas: Replicas,
         local: LocalPartitions,
         loader: PartitionLoader,
         deletion: PartitionDeletion,
-        entropy: Entropy,
-        journal: Journal,
         steps: Steps,
         time: LatestTime,
-        check: CheckConfig,
+        journal: Journal,
     ) -> None:
         """Begin without topics; `load` reads them.
 
         Args:
             config: The configuration of the broker.
-            metadata: Writes to the metadata store.
-            replicas: The partitions of the broker.
+            metadata: The metadata store.
             local: The partitions that this broker serves, by topic.
             loader: Opens partitions.
             deletion: Deletes partitions.
-            entropy: Makes topic ids.
-            journal: Receives the log events.
             steps: Runs the work that takes several steps.
-            time: The time of the latest call.
-            check: Raises ConfigError for a configuration that clients may not set.
+            time: The time of the latest call of the broker.
+            journal: Receives the log events.
         """
         self._config = config
-        self._broker_id = config.broker_id
+        self._metadata = metadata
         self._store = TopicStore(metadata, config.broker_id)
-        self._replicas, self._local, self._loader = replicas, local, loader
-        self._deletion, self._entropy = deletion, entropy
-        self._journal, self._time, self._check = journal, time, check
+        self._local = local
+        self._loader = loader
+        self._deletion = deletion
+        self._steps = steps
+        self._time = time
+        self._journal = journal
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[bytes, Topic] = {}
         self._by_metric_name: dict[str, str] = {}
-        self.changing = TopicChanges(steps, journal)
-        """The changes that the image has brought."""
+        self._changed: dict[str, None] = {}
+        """The names of topics that have changed in the image, and that `follow_image` has not looked at yet."""
+        self.changing = TopicChanges(steps)
+        """The changes that are being done in steps."""
         self._new: dict[str, Topic] = {}
         """The topics that are stored, but not shown yet: their logs are being opened."""
         self.states = PartitionStates()
@@ -134,6 +131,8 @@ class Topics:
         self.opening = PartitionOpening(loader, local, self.states)
         """Opens the partitions; its `next_deadline_ms` is the time of the next `tick`."""
         self.deleted_names = DeletedNames()
+        self.on_deleted: Callable[[str], Work[Reply[Any]]] = _forget_nothing
+        """Forgets what the broker keeps under the name of a deleted topic. The reply is ready when that is durable."""
         self.changes = 0
         """A number that rises whenever a topic is created, grown or deleted."""
 
@@ -154,6 +153,15 @@ class Topics:
     def defaults(self) -> TopicConfig:
         """The configuration of a topic without settings of its own."""
         return parse_topic_config({}, self._config)
+
+    @property
+    def ids(self) -> Container[bytes]:
+        """The ids of all topics."""
+        return self._by_id.keys()
+
+    def named_like(self, name: str) -> str | None:
+        """Return the name of the topic that would have the same name in Kafka's metrics; None if there is none."""
+        return self._by_metric_name.get(metric_name(name))
 
     def get(self, name: str) -> Topic | None:
         """Return a topic; None if there is none of this name."""
@@ -180,52 +188,52 @@ class Topics:
 
     # Start, and time
 
-    def load(self, now_ms: int) -> None:
-        """Read all topics from the metadata store, complete interrupted deletions, and open the logs.
+    def load(self) -> None:
+        """Read all topics from the image, complete interrupted deletions, and open the logs.
 
         Raises:
             StorageError: A stored topic cannot be read, or is not valid.
         """
-        self._store.load_states(self.states)
-        present = self._store.consume(self._topics_changed, self._settings_changed)
-        topics = [self._store.topic(stored, self._config) for stored in present.values()]
-        finish_deletions(
-            self._store, self._deletion, {topic.name for topic in topics}, self._journal
+        self.states.consume(self._metadata.image)
+        topics = self._store.load(
+            self._config, partial(self._mark, TOPICS), partial(self._mark, TOPIC_CONFIGS)
         )
-        local = self._local
+        self._finish_deletions({topic.name for topic in topics})
         specs = [
             opening_spec(topic, index)
             for topic in topics
             for index in range(topic.partitions_count)
-            if local.has_replica(topic, index)
+            if self._local.has_replica(topic, index)
         ]
-        self._loader.load(specs, now_ms)
+        self._loader.load(specs, self._time.now_ms)
         for topic in topics:
-            finished(self._add(topic, now_ms))
+            finished(self._add(topic))
         if self.opening.ahead:
             # The metadata is older than the logs: it was restored from a backup.
             self._store.put_states(self.opening.ahead)
             self._journal.warning("leader_epochs_restored", partitions=len(self.opening.ahead))
             self.opening.ahead = {}
 
-    def _add(self, topic: Topic, now_ms: int) -> Work[None]:
-        """Open the partitions of a topic that is stored, then show the topic."""
-        self._new[topic.name] = topic
-        self._by_metric_name[metric_name(topic.name)] = topic.name
-        try:
-            yield from self._open_partitions(topic, now_ms)
-        finally:
-            del self._new[topic.name]
-        self._by_name[topic.name] = topic
-        self._by_id[topic.topic_id] = topic
-
-    def _open_partitions(self, topic: Topic, now_ms: int) -> Work[None]:
-        yield from self.opening.open_missing(topic, now_ms)
-        self.changes += 1
+    def _finish_deletions(self, names: Container[str]) -> None:
+        """Remove the files of deleted topics that a crash or a missing log directory has left."""
+        for topic_id, tombstone in self._store.tombstones():
+            name = tombstone.name
+            all_gone = self._deletion.delete_left_over(
+                [TopicPartition(name, index) for index in range(tombstone.partitions_count)],
+                topic_id,
+                name_is_free=name not in names,
+            )
+            if all_gone:
+                self._store.finish_deletion(topic_id)
+                self._journal.info("topic_deletion_finished", topic=name)
 
     def tick(self, now_ms: int) -> list[Partition]:
-        """Do what other brokers have changed. Try again to open partitions, and return those that are open now."""
-        self.changing.begin(now_ms)
+        """Apply the changes of other brokers, and retry the partitions that could not be opened.
+
+        Returns:
+            The partitions that could not be opened before, and are open now.
+        """
+        self.follow_image()
         opened = self.opening.retry(
             now_ms,
             exists=lambda topic: self._by_id.get(topic.topic_id) is topic,
@@ -234,227 +242,113 @@ class Topics:
         self.changes += len(opened)
         return opened
 
-    # Changes
+    # Changes of the image
 
-    def _topics_changed(self, changes: Changes[StoredTopic]) -> None:
-        for key in changes.deletes:
-            name = key.removeprefix(TOPICS)
-            self.changing.register(name, partial(self._disappear, name))
-        for stored in changes.puts.values():
-            self.changing.register(stored.name, partial(self._appear, stored))
-
-    def _appear(self, stored: StoredTopic, now_ms: int) -> Work[Topic]:
-        """Show a topic that was created, or has more partitions."""
-        topic = self._by_name.get(stored.name)
-        if topic is not None and topic.topic_id != stored.topic_id:
-            yield from self._disappear(stored.name, now_ms)
-            topic = None
-        if topic is None:
-            topic = self._store.topic(stored, self._config)
-            yield from self._add(topic, now_ms)
-            count, topic_id = topic.partitions_count, topic.topic_id.hex()
-            self._journal.info(
-                "topic_created", topic=topic.name, partitions=count, topic_id=topic_id
-            )
-            return topic
-        grown = len(stored.replicas) > topic.partitions_count
-        topic.replicas, topic.directory_ids = stored.replicas, self._store.directory_ids(stored)
-        if grown:
-            yield from self._open_partitions(topic, now_ms)
-            self._journal.info("topic_grown", topic=topic.name, partitions=topic.partitions_count)
-        return topic
-
-    def _disappear(self, name: str, _now_ms: int) -> Work[None]:
-        """Show a deleted topic no longer, and remove its files."""
-        topic = self._by_name.pop(name, None)
-        if topic is None:
-            return
-        self.changes += 1
-        self._local.hide(topic)
-        del self._by_id[topic.topic_id]
-        del self._by_metric_name[metric_name(name)]
-        self.deleted_names.add(name)
-        partitions = [TopicPartition(name, index) for index in range(topic.partitions_count)]
-        all_gone = yield from self._deletion.delete(partitions)
-        if all_gone and all(replicas == (self._broker_id,) for replicas in topic.replicas):
-            self._store.remove_tombstone(topic.topic_id)
-        self._journal.info("topic_deleted", topic=name, topic_id=topic.topic_id.hex())
-
-    def _settings_changed(self, changes: Changes[Mapping[str, str]]) -> None:
+    def _mark(self, prefix: str, changes: Changes[Any]) -> None:
+        """Remember which topics have changed in the image. A commit of the broker, or a tick, calls `follow_image`."""
         for key in chain(changes.deletes, changes.puts):
-            name = key.removeprefix(TOPIC_CONFIGS)
-            topic = self._by_name.get(name) or self._new.get(name)
-            settings = changes.puts.get(key, {})
-            if topic is None or topic.settings == settings:
-                continue  # the topic is deleted, or has begun with the settings
-            try:
-                topic.config = parse_topic_config(settings, self._config)
-            except ConfigError as error:
-                self._journal.error("topic_settings_not_applied", topic=name, error=str(error))
-                continue
-            topic.settings = dict(settings)
-            self._loader.configure(self._local.of(topic), topic.config)
-            self._journal.info("topic_configured", topic=name, settings=topic.settings)
+            self._changed[key.removeprefix(prefix)] = None
+        self.opening.wake()
 
-    # Creation
-
-    def validate_new(
-        self, name: str, partitions_count: int, settings: Mapping[str, str | None]
-    ) -> TopicConfig:
-        """Check whether a topic could be created, and return the configuration that it would have.
-
-        Raises:
-            ApiError: The topic could not be created.
-        """
-        check_topic_name(name)
-        if name in self._by_name or name in self.changing:
-            raise TopicAlreadyExistsError(f"Topic '{name}' already exists.")
-        other = self._by_metric_name.get(metric_name(name))
-        if other is not None:
-            raise InvalidTopicError(
-                f"topic {name!r} collides with {other!r}: '.' and '_' are one character in metric names"
-            )
-        self._check_count(partitions_count, added=partitions_count)
-        config = acceptable_config(settings, self._config, self._check)
-        self._replicas.store.dirs.storage(config.headrace_storage)
-        return config
-
-    def _check_count(self, partitions_count: int, *, added: int) -> None:
-        if not 1 <= partitions_count <= self._config.max_partitions_per_topic:
-            raise ApiError(
-                ErrorCode.INVALID_PARTITIONS,
-                f"{partitions_count} partitions; a topic has 1 to {self._config.max_partitions_per_topic}",
-            )
-        held = self._replicas.partitions_count + self.opening.pending
-        if held + added > self._config.max_partitions:
-            raise ApiError(
-                ErrorCode.POLICY_VIOLATION,
-                f"the broker holds at most {self._config.max_partitions} partitions (max.partitions)",
-            )
-
-    def create(
-        self,
-        name: str,
-        partitions_count: int | None = None,
-        settings: Mapping[str, str | None] | None = None,
-        *,
-        now_ms: int,
-    ) -> Topic:
-        """Create a topic at once. It is durable on return. Its directories are created with their first batches.
+    def follow_image(self, *, at_once: bool = False) -> None:
+        """Begin to create, grow, configure and delete the topics that have changed in the image.
 
         Args:
-            name: The name.
-            partitions_count: The number of partitions; None for the default of the broker.
-            settings: The settings of the topic as text, by Kafka's names. The value None stands for the default.
-            now_ms: The time.
-
-        Raises:
-            ApiError: The topic could not be created.
+            at_once: Whether all of it is done on return. Otherwise large topics are changed in steps, see `changing`.
         """
-        topic: Topic = self._create(name, partitions_count, settings or {}, finished, now_ms)
-        return topic
+        if not self._changed:
+            return
+        changed, self._changed = self._changed, {}
+        self.opening.rest()
+        for name in changed:
+            self._configure(name)
+            if at_once:
+                finished(self._follow(name))
+            elif name not in self.changing:
+                self.changing.run(name, self._follow(name))
+            # Otherwise the work in progress looks at the image again before it ends.
 
-    def create_in_steps(
-        self,
-        name: str,
-        partitions_count: int | None = None,
-        settings: Mapping[str, str | None] | None = None,
-        *,
-        now_ms: int,
-    ) -> Reply[Topic]:
-        """Create a topic like `create`, in steps if there are many partitions."""
-        reply: Reply[Topic] = self._create(name, partitions_count, settings or {}, None, now_ms)
-        return reply
+    def _stored(self, name: str) -> Topic | None:
+        """Return the topic of a name as the image has it; None if the image has none, or one that cannot be read."""
+        try:
+            return self._store.read(name, self._config)
+        except StorageError:
+            return None
 
-    def _create(
-        self,
-        name: str,
-        partitions_count: int | None,
-        settings: Mapping[str, str | None],
-        run: Run | None,
-        now_ms: int,
-    ) -> Any:
-        """Store a topic. Return the result of `run`, which does the rest of the work: to open the logs."""
-        count = self._config.num_partitions if partitions_count is None else partitions_count
-        config = self.validate_new(name, count, settings)
-        own = {key: text for key, text in settings.items() if text is not None}
-        dirs = self._replicas.store.dirs
-        directory_ids = dirs.place(
-            count,
-            is_internal=name in INTERNAL_TOPICS,
-            storage_id=dirs.storage(config.headrace_storage),
-        )
-        topic = Topic(
-            name,
-            new_topic_id(self._entropy, self._by_id),
-            own,
-            config,
-            [(self._broker_id,)] * count,
-            directory_ids=directory_ids,
-        )
+    def _follow(self, name: str) -> Work[None]:
+        """Create, grow or delete the topic of a name until this broker has what the image has."""
+        while True:
+            stored, present = self._stored(name), self._by_name.get(name)
+            if present is not None and not self._store.exists(present):
+                yield from self._delete(present)
+            elif stored is None:
+                return
+            elif present is None:
+                yield from self._add(stored)
+                self._report("topic_created", stored, partitions=stored.partitions_count)
+            elif stored.partitions_count > present.partitions_count:
+                present.replicas, present.directory_ids = stored.replicas, stored.directory_ids
+                yield from self._open_partitions(present)
+                self._journal.info("topic_grown", topic=name, partitions=present.partitions_count)
+            else:
+                return
 
-        self._store.create(topic)
-        return self.changing.begin(now_ms, name, run)
+    def _add(self, topic: Topic) -> Work[None]:
+        """Open the partitions of a topic that is stored, then show the topic."""
+        self._new[topic.name] = topic
+        self._by_metric_name[metric_name(topic.name)] = topic.name
+        try:
+            yield from self._open_partitions(topic)
+        finally:
+            del self._new[topic.name]
+        self._by_name[topic.name] = topic
+        self._by_id[topic.topic_id] = topic
 
-    # Growth
+    def _open_partitions(self, topic: Topic) -> Work[None]:
+        yield from self.opening.open_missing(topic, self._time.now_ms)
+        self.changes += 1
 
-    def validate_growth(self, topic: Topic, partitions_count: int) -> None:
-        """Check whether a topic could have this many partitions.
+    def _delete(self, topic: Topic) -> Work[None]:
+        """Serve a topic no longer, and remove its files if there is a tombstone."""
+        name = topic.name
+        self.changes += 1
+        self._local.hide(topic)
+        del self._by_name[name], self._by_id[topic.topic_id]
+        self._by_metric_name.pop(metric_name(name), None)
+        self.deleted_names.add(name)
+        forgotten = self._steps.run(self.on_deleted(name), finishes=True)
+        topic.deletion = deletion = TopicDeletion(forgotten)
+        partitions = [TopicPartition(name, index) for index in range(topic.partitions_count)]
+        has_tombstone = self._store.has_tombstone(topic.topic_id)
+        try:
+            if not has_tombstone:
+                yield from self._deletion.release(partitions)
+            elif (yield from self._deletion.delete(partitions)):
+                self._store.finish_deletion(topic.topic_id)
+        except ApiError as error:
+            deletion.error = error  # the next start completes the deletion
+            return
+        self._report("topic_deleted", topic, **({} if has_tombstone else {"files": "left alone"}))
 
-        Raises:
-            ApiError: The topic could not grow.
-        """
-        present = topic.partitions_count
-        if partitions_count <= present:
-            raise ApiError(
-                ErrorCode.INVALID_PARTITIONS,
-                f"topic {topic.name!r} has {present} partitions; {partitions_count} is not an increase",
-            )
-        self._check_count(partitions_count, added=partitions_count - present)
-
-    def grow_in_steps(self, topic: Topic, partitions_count: int, *, now_ms: int) -> Reply[None]:
-        """Add partitions to a topic until it has `partitions_count`, in steps if there are many new partitions.
-
-        The new partitions are durable with the reply.
-
-        Raises:
-            ApiError: The topic could not grow.
-        """
-        self.validate_growth(topic, partitions_count)
-        present = topic.directory_ids
-        added = self._replicas.store.dirs.place(
-            partitions_count - len(present), is_internal=topic.is_internal, storage_id=present[0]
-        )
-        directory_ids = [*present, *added]
-        replicas = [*topic.replicas, *[(self._broker_id,)] * len(added)]
-
-        self._store.grow(topic, replicas, directory_ids)
-        reply: Reply[None] = self.changing.begin(now_ms, topic.name)
-        return reply
+    def _report(self, event: str, topic: Topic, **fields: object) -> None:
+        self._journal.info(event, topic=topic.name, **fields, topic_id=topic.topic_id.hex())
 
     # Configuration
 
-    def configure(self, topic: Topic, settings: Mapping[str, str]) -> None:
-        """Replace the settings of a topic. They are durable and in force on return.
-
-        Raises:
-            ApiError: A setting is invalid, or the settings could not be stored.
-        """
-        self.check_change(topic, settings)
-        self._store.configure(topic, settings)
-
-    def check_change(self, topic: Topic, settings: Mapping[str, str]) -> TopicConfig:
-        """Return the configuration that a topic would have with other settings.
-
-        Raises:
-            ApiError: A setting is invalid, or cannot be changed after the creation of a topic.
-        """
-        config = acceptable_config(settings, self._config, self._check)
-        if settings.get(_STORAGE, "") != topic.settings.get(_STORAGE, ""):
-            raise InvalidConfigError(
-                f"{_STORAGE} is chosen when a topic is created; {topic.name!r} cannot get another one"
-            )
-        return config
+    def _configure(self, name: str) -> None:
+        """Use the settings that the image has for a topic."""
+        topic = self._by_name.get(name) or self._new.get(name)
+        stored = None if topic is None else self._stored(name)
+        if (
+            topic is None
+            or stored is None
+            or stored.topic_id != topic.topic_id
+            or stored.settings == topic.settings
+        ):
+            return
+        topic.settings, topic.config = stored.settings, stored.config
+        self._loader.configure(self._local.of(topic), topic.config)
+        self._journal.info("topic_configured", topic=name, settings=topic.settings)
 
     def check_defaults(self, config: BrokerConfig) -> None:
         """Raise an error if a topic could not inherit from a configuration of the broker.
@@ -482,19 +376,7 @@ class Topics:
             topic.config = parse_topic_config(topic.settings, config)
             self._loader.configure(self._local.of(topic), topic.config)
 
-    # Deletion
 
-    def delete(self, topic: Topic) -> None:
-        """Delete a topic and its data. The deletion is durable on return.
-
-        Raises:
-            ApiError: KAFKA_STORAGE_ERROR. The next start completes the deletion.
-        """
-        self._store.delete(topic)
-        self.changing.begin(self._time.now_ms, topic.name, finished)
-
-    def delete_in_steps(self, topic: Topic) -> Reply[None]:
-        """Delete a topic like `delete`, in steps if it has many partitions. Clients see the topic no longer."""
-        self._store.delete(topic)
-        reply: Reply[None] = self.changing.begin(self._time.now_ms, topic.name)
-        return reply
+def _forget_nothing(_name: str) -> Work[Reply[Any]]:
+    yield 0
+    return None

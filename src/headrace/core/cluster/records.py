@@ -48,6 +48,7 @@ PLACEMENTS: Final = "brokers/placement/"
 LOG_DIRECTORIES: Final = "brokers/directories/"
 FORMAT: Final = 1
 TOPIC_FORMAT: Final = 3
+TOMBSTONE_FORMAT: Final = 2
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -243,11 +244,20 @@ class ScramSecretRecord(Record, frozen=True):
 
 
 class TombstoneRecord(Record, frozen=True):
-    """A deleted topic, with the names of its directories."""
+    """A deleted topic, with the names of its directories.
+
+    Attributes:
+        name: The name of the topic.
+        partitions_count: The number of its partitions.
+        brokers: The brokers that may have files of the topic. In entries of format 1 it is empty: the only broker may.
+    """
+
+    FORMATS: ClassVar[range] = range(FORMAT, TOMBSTONE_FORMAT + 1)
 
     name: str
     partitions_count: int
-    format: int = FORMAT
+    brokers: tuple[int, ...] = ()
+    format: int = TOMBSTONE_FORMAT
 
 
 class LogDirectoriesRecord(Record, frozen=True):

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from headrace.broker.bounds.request_pieces import OFFSETS_A_PIECE, in_pieces, joined
-from headrace.broker.coordinators.topic_deletion import delete_topic_in_steps
 from headrace.broker.handlers.delete_acls import ACLS_AN_ANSWER
 from headrace.broker.session import Session
-from headrace.broker.waiting.steps import finished
+from headrace.broker.waiting.steps import Work, finished
 from headrace.errors import ErrorCode
 from headrace.protocol.codec import Message
 from headrace.protocol.messages.add_partitions_to_txn import (
@@ -67,7 +66,7 @@ MANY = 3_500
 @pytest.fixture(scope="module")
 def broad() -> BrokerHarness:
     harness = BrokerHarness(max_partitions=20_000, offsets_topic_num_partitions=1)
-    harness.broker.services.offsets_topic.ensure(harness.now_ms)
+    harness.broker.services.offsets_topic.ensure()
     harness.create_topic("t", partitions=MANY)
     return harness
 
@@ -225,9 +224,13 @@ def test_topics_are_created_and_deleted_in_steps():
     assert len(harness.broker.services.topics) == 0
 
 
+def nothing() -> Work[None]:
+    yield 0
+
+
 def test_offsets_of_a_deleted_topic_are_deleted_but_not_those_of_its_successor():
     harness = BrokerHarness(max_partitions=20_000, offsets_topic_num_partitions=1)
-    harness.broker.services.offsets_topic.ensure(harness.now_ms)
+    harness.broker.services.offsets_topic.ensure()
     harness.create_topic("t", partitions=MANY)
     for group in "abc":
         request = commit(MANY)
@@ -236,7 +239,9 @@ def test_offsets_of_a_deleted_topic_are_deleted_but_not_those_of_its_successor()
     groups = harness.broker.services.groups
     topic = harness.broker.services.topics.require("t")
     services = harness.broker.services
-    deletion = delete_topic_in_steps(services.topics, services.groups, topic, harness.now_ms)
+    deletion = services.topics.on_deleted("t")
+    services.topics.on_deleted = lambda _: nothing()
+    services.topic_admin.delete(topic)
     next(deletion)
     counts = [groups.offsets_count(group) for group in "abc"]
     assert counts == [0, MANY, MANY]

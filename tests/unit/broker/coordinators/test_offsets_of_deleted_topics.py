@@ -30,6 +30,12 @@ def committed(harness: BrokerHarness) -> dict[tuple[str, int], int]:
 @pytest.fixture
 def harness() -> BrokerHarness:
     made = BrokerHarness(files=CrashFileSystem(), metadata=MemoryMetadataStore())
+    commit_offsets(made)
+    return made
+
+
+def commit_offsets(made: BrokerHarness) -> None:
+    """Create two topics, and commit offsets of a group for them."""
     made.call(FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]))
     topics = []
     for name in ("gone", "kept"):
@@ -43,7 +49,6 @@ def harness() -> BrokerHarness:
         OffsetCommitRequest(group_id="g", generation_id_or_member_epoch=-1, topics=topics)
     )
     assert {part.error_code for topic in response.topics for part in topic.partitions} == {0}
-    return made
 
 
 DELETE = DeleteTopicsRequest(topics=[DeleteTopicState(name="gone")])

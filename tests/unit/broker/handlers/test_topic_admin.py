@@ -251,7 +251,7 @@ def test_a_request_with_both_name_and_id_is_refused(harness, state):
 
 
 def test_missing_and_internal_topics_cannot_be_deleted(harness):
-    harness.broker.services.offsets_topic.ensure(harness.now_ms)
+    harness.broker.services.offsets_topic.ensure()
     missing, internal = delete(
         harness, DeleteTopicState(name="none"), DeleteTopicState(name="__consumer_offsets")
     )

@@ -150,10 +150,14 @@ def test_the_policy_can_change(harness: BrokerHarness) -> None:
     for number in range(50):
         put(harness, "t", (b"k", b"%d" % number))
     topic = harness.broker.services.topics.require("t")
-    harness.broker.services.topics.configure(topic, {**topic.settings, "cleanup.policy": "compact"})
+    harness.broker.services.topic_admin.configure(
+        topic, {**topic.settings, "cleanup.policy": "compact"}
+    )
     wait(harness)
     assert len(all_records(harness, "t")) < 20
-    harness.broker.services.topics.configure(topic, {**topic.settings, "cleanup.policy": "delete"})
+    harness.broker.services.topic_admin.configure(
+        topic, {**topic.settings, "cleanup.policy": "delete"}
+    )
     for number in range(50):
         put(harness, "t", (b"k", b"%d" % number))
     wait(harness)
@@ -242,7 +246,7 @@ def commit(harness: BrokerHarness, group: str, offset: int, partitions: int = 4)
     request = OffsetCommitRequest(
         group_id=group, topics=[OffsetCommitRequestTopic(name="t", partitions=rows)]
     )
-    harness.broker.services.offsets_topic.ensure(harness.now_ms)
+    harness.broker.services.offsets_topic.ensure()
     response = harness.call(request)
     assert {part.error_code for part in response.topics[0].partitions} == {0}
 

@@ -167,7 +167,7 @@ def test_the_sync_of_a_follower_does_not_raise_its_high_watermark(harness: Broke
 def test_the_coordinator_of_groups_follows_the_role() -> None:
     harness = BrokerHarness()
     harness.create_topic("t")
-    harness.broker.services.offsets_topic.ensure(harness.now_ms)
+    harness.broker.services.offsets_topic.ensure()
     assert commit_offset(harness) == ErrorCode.NONE
     offsets = harness.broker.services.partitions.of(
         harness.broker.services.topics.require(OFFSETS_TOPIC)

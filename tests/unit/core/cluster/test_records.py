@@ -28,7 +28,7 @@ def test_a_newer_format_is_refused_with_key_format_and_remedy() -> None:
     with pytest.raises(StorageError) as refused:
         decode(entry(b'{"name":"t","partitions_count":3,"format":9}'), TombstoneRecord)
     assert str(refused.value) == (
-        "deleted/11: the entry is written in format 9, this version reads up to 1; "
+        "deleted/11: the entry is written in format 9, this version reads up to 2; "
         "start the newer version of Headrace that wrote the entry"
     )
 
