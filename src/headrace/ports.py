@@ -285,20 +285,6 @@ class MetadataStore(Protocol):
             Unavailable: The store cannot be reached.
         """
 
-    def get(self, key: str) -> MetadataEntry | None:
-        """Return one entry, or None.
-
-        Raises:
-            StorageError: Unavailable or SessionLost.
-        """
-
-    def list(self, prefix: str) -> Sequence[MetadataEntry]:
-        """Return all entries whose key starts with `prefix`, sorted by key.
-
-        Raises:
-            StorageError: Unavailable or SessionLost.
-        """
-
     def commit(
         self, checks: Sequence[Check], operations: Sequence[Put | Delete]
     ) -> Deferred[CommitOutcome]:
@@ -310,13 +296,6 @@ class MetadataStore(Protocol):
 
         Raises:
             ValueError: A key is malformed, or the commit is too large.
-        """
-
-    def barrier(self) -> None:
-        """Return when reads see every commit, of any broker, that returned before this call.
-
-        Raises:
-            StorageError: Unavailable or SessionLost.
         """
 
     def watch(self, callback: Callable[[MetadataBatch], object]) -> Callable[[], object]:

@@ -195,7 +195,7 @@ class SessionsMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_content_is_the_end_of_the_history(self) -> None:
-        assert {entry.key: entry for entry in self.content.list("")} == self.states[-1]
+        assert {entry.key: entry for entry in self.content.entries()} == self.states[-1]
 
     @invariant()
     def a_lease_only_grows_in_a_session(self) -> None:

@@ -68,9 +68,9 @@ class MemoryMetadata:
         """Return one entry, or None."""
         return self._entries.get(key)
 
-    def list(self, prefix: str) -> Sequence[MetadataEntry]:
-        """Return all entries whose key starts with `prefix`, sorted by key."""
-        return [e for key, e in sorted(self._entries.items()) if key.startswith(prefix)]
+    def entries(self) -> Sequence[MetadataEntry]:
+        """Return all entries, sorted by key."""
+        return [entry for _, entry in sorted(self._entries.items())]
 
     def change(self, version: int) -> MetadataBatch | None:
         """Return the change that the commit with this version has made; None if the log no longer has it."""
@@ -145,23 +145,12 @@ class MemoryMetadataStore:
         """Return the value, which every deferred of this store has already."""
         return deferred.value
 
-    def get(self, key: str) -> MetadataEntry | None:
-        """Return one entry, or None."""
-        return self._content.get(key)
-
-    def list(self, prefix: str) -> Sequence[MetadataEntry]:
-        """Return all entries whose key starts with `prefix`, sorted by key."""
-        return self._content.list(prefix)
-
     def commit(
         self, checks: Sequence[Check], operations: Sequence[Put | Delete]
     ) -> Deferred[CommitOutcome]:
         """Apply all operations if all checks are true; otherwise return Conflict and change nothing."""
         check_commit(checks, operations)
         return resolved(self._content.commit(checks, operations, self._number))
-
-    def barrier(self) -> None:
-        """Do nothing: reads see every commit."""
 
     def watch(self, callback: Callback) -> Callable[[], object]:
         """Call `callback` with a snapshot of all entries, and then with every change."""

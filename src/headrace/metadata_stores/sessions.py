@@ -23,7 +23,6 @@ from headrace.ports import (
     Check,
     CommitOutcome,
     Delete,
-    MetadataEntry,
     MetadataSession,
     Put,
     SessionLost,
@@ -310,27 +309,7 @@ class SimulatedMetadataStore:
             return SessionLost("the session is lost")
         return None
 
-    # Reads
-
-    def get(self, key: str) -> MetadataEntry | None:
-        """Return one entry, or None."""
-        self.barrier()
-        return self._content.get(key)
-
-    def list(self, prefix: str) -> Sequence[MetadataEntry]:
-        """Return all entries whose key starts with `prefix`, sorted by key."""
-        self.barrier()
-        return self._content.list(prefix)
-
-    def barrier(self) -> None:
-        """Do nothing: reads see every commit.
-
-        Raises:
-            StorageError: The connection is broken, or the session is lost.
-        """
-        error = self._failure()
-        if error is not None:
-            raise error
+    # Watches
 
     def watch(self, callback: Callback) -> Callable[[], object]:
         """Call `callback` with a snapshot of all entries, and then with every change."""

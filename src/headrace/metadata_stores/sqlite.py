@@ -52,7 +52,6 @@ CREATE TABLE changes (version INTEGER, key TEXT, value BLOB, PRIMARY KEY (versio
 
 `counter` has the version of the last commit. The rows of `changes` with one version are an entry of the change log:
 what the commit with this version put, and what it deleted, with NULL in place of the value."""
-_AFTER_EVERY_KEY: Final = "\U0010ffff"
 
 
 class SqliteMetadataStore:
@@ -165,22 +164,15 @@ class SqliteMetadataStore:
                 self._connection.execute("ROLLBACK")
             raise
 
-    def get(self, key: str) -> MetadataEntry | None:
-        """Return one entry, or None."""
-        try:
-            row = self._connection.execute(
-                "SELECT key, value, version FROM entries WHERE key = ?", (key,)
-            ).fetchone()
-        except sqlite3.Error as error:
-            raise Unavailable(f"{self._path}: {error}") from error
-        return MetadataEntry(*row) if row is not None else None
+    def entries(self) -> Sequence[MetadataEntry]:
+        """Return all entries, sorted by key.
 
-    def list(self, prefix: str) -> Sequence[MetadataEntry]:
-        """Return all entries whose key starts with `prefix`, sorted by key."""
+        Raises:
+            Unavailable: The file cannot be read.
+        """
         try:
             rows = self._connection.execute(
-                "SELECT key, value, version FROM entries WHERE key >= ? AND key < ? ORDER BY key",
-                (prefix, prefix + _AFTER_EVERY_KEY),
+                "SELECT key, value, version FROM entries ORDER BY key"
             ).fetchall()
         except sqlite3.Error as error:
             raise Unavailable(f"{self._path}: {error}") from error
@@ -291,9 +283,6 @@ class SqliteMetadataStore:
     def wait(self, deferred: Deferred[T]) -> T:
         """Return the value, which every deferred of this store has already."""
         return deferred.value
-
-    def barrier(self) -> None:
-        """Do nothing: there is no other user of the file."""
 
     def watch(self, callback: Callback) -> Callable[[], object]:
         """Call `callback` with a snapshot of all entries, and then with every change.

@@ -17,8 +17,8 @@ class ChangeLog(Protocol):
     def version(self) -> int:
         """The version of the last commit; 0 if there was none."""
 
-    def list(self, prefix: str) -> Sequence[MetadataEntry]:
-        """Return all entries whose key starts with `prefix`, sorted by key."""
+    def entries(self) -> Sequence[MetadataEntry]:
+        """Return all entries, sorted by key."""
 
     def change(self, version: int) -> MetadataBatch | None:
         """Return the change that the commit with this version has made; None if the log no longer has it."""
@@ -79,6 +79,6 @@ class Watches:
         change = None if watch.version is None else self._log.change(watch.version + 1)
         if watch.version is None or change is None:
             watch.version = self._log.version
-            return MetadataBatch(snapshot=True, puts=self._log.list(""))
+            return MetadataBatch(snapshot=True, puts=self._log.entries())
         watch.version += 1
         return change

@@ -16,7 +16,7 @@ from headrace.metadata_stores import change_log
 from headrace.metadata_stores import sqlite as sqlite_store
 from headrace.metadata_stores.sqlite import SqliteMetadataStore
 from headrace.ports import Check, Delete, MetadataEntry, Put, Unavailable
-from tests.fixtures.metadata_stores import Seen, commit
+from tests.fixtures.metadata_stores import Seen, commit, stored
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def test_content_and_versions_survive_a_reopening(reopened: Callable[[], SqliteM
     commit(store, [], [Delete("gone")])
     store.close()
     store = reopened()
-    assert store.get("a") == MetadataEntry("a", b"1", first)
+    assert stored(store).get("a") == MetadataEntry("a", b"1", first)
     assert commit(store, [], [Put("gone", b"")])["gone"] > first + 1
     store.close()
 
@@ -69,7 +69,7 @@ def test_a_killed_owner_leaves_its_commits_and_no_lock(tmp_path: Path):
     )
     subprocess.run([sys.executable, "-c", script, str(path)], check=False)
     store = SqliteMetadataStore(path)
-    entry = store.get("a")
+    entry = stored(store).get("a")
     assert entry is not None
     assert entry.value == b"1"
     store.close()
@@ -153,7 +153,7 @@ def test_a_file_of_version_1_is_upgraded_with_its_content_and_versions(tmp_path:
     version_1(path)
     store = SqliteMetadataStore(path)
     store.watch(seen)
-    assert store.list("") == [MetadataEntry("a", b"1", 5), MetadataEntry("b", b"", 7)]
+    assert store.entries() == [MetadataEntry("a", b"1", 5), MetadataEntry("b", b"", 7)]
     assert commit(store, [Check("b", 7)], [Put("b", b"2"), Delete("a")]) == {"b": 8}
     assert set(seen.known) == {"b"}
     store.close()
@@ -204,7 +204,7 @@ def test_a_commit_and_its_entry_of_the_change_log_are_one_step(tmp_path: Path):
     )
     outcome = store.wait(store.commit([], [Put("a", b""), Put("b", b"")]))
     assert isinstance(outcome, Unavailable)
-    assert store.list("") == []
+    assert stored(store) == {}
     assert commit(store, [], [Put("a", b"")]) == {"a": 1}
     store.close()
     assert tables(path)["changes"] == [(1, "a", b"")]
