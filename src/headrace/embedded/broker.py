@@ -126,7 +126,7 @@ class Broker:
                 check_topic_config=check_topic_config,
             )
             self._core = core
-            self._partitioners = TopicPartitioners(self._stores.metadata)
+            self._partitioners = TopicPartitioners(core.services.metadata)
             self._runtime = self._runtime_type(
                 core, clock, objects=objects, partitioners=self._partitioners, owner=self
             )

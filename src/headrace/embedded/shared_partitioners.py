@@ -7,17 +7,18 @@ number of records that the topic has had.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
+from headrace.broker.metadata.metadata_writer import MetadataWriter
 from headrace.broker.partitions.local_partitions import LocalPartitions
 from headrace.broker.partitions.topic import Topic
 from headrace.broker.partitions.topics import Topics
 from headrace.clients.partitioners import Partitioner
 from headrace.errors import StorageError
-from headrace.ports import Delete, MetadataStore, Put, versions_of
+from headrace.ports import Delete, Put
 from headrace.registers import Named
 
 PARTITIONERS: Final = "partitioner/"
@@ -37,9 +38,9 @@ class _State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class TopicPartitioners:
     """One partitioner for each topic whose partitioner has a state."""
 
-    def __init__(self, store: MetadataStore) -> None:
+    def __init__(self, metadata: MetadataWriter) -> None:
         """Store the states in the metadata of a broker."""
-        self._store = store
+        self._metadata = metadata
         self._shared: dict[bytes, tuple[Named, Partitioner]] = {}
 
     def share(
@@ -72,7 +73,7 @@ class TopicPartitioners:
         return new
 
     def _kept(self, topic: Topic, named: Named, *, once: bool) -> bytes | None:
-        entry = self._store.get(_key(topic.topic_id))
+        entry = self._metadata.image.get(_key(topic.topic_id))
         if entry is None:
             return None
         try:
@@ -80,14 +81,14 @@ class TopicPartitioners:
         except msgspec.MsgspecError as error:
             raise StorageError(f"{entry.key}: {error}") from error
         if once:  # if the broker is killed later, this state is out of date
-            self._commit([Delete(entry.key)])
+            self._metadata.commit_at_start([], [Delete(entry.key)])
         return found.state if (found.name, found.parameters or "") == named[:2] else None
 
     def save(self, topics: Topics) -> None:
         """Store all states, and delete the states of deleted topics."""
         changes: list[Put | Delete] = [
             Delete(entry.key)
-            for entry in self._store.list(PARTITIONERS)
+            for entry in self._metadata.image.list(PARTITIONERS)
             if topics.by_id(bytes.fromhex(entry.key.removeprefix(PARTITIONERS))) is None
         ]
         for topic_id, (named, partitioner) in self._shared.items():
@@ -97,14 +98,11 @@ class TopicPartitioners:
                 value = msgspec.json.encode(state)
                 changes.append(Put(_key(topic_id), value))
         for first in range(0, len(changes), _AT_ONCE):
-            self._commit(changes[first : first + _AT_ONCE])
-
-    def _commit(self, changes: Sequence[Put | Delete]) -> None:
-        versions_of(self._store.wait(self._store.commit([], changes)))
+            self._metadata.commit_at_start([], changes[first : first + _AT_ONCE])
 
 
-_AT_ONCE: Final = 100
-"""The number of changes in one commit of the metadata store."""
+_AT_ONCE: Final = 90
+"""The number of changes in one commit of the metadata store, which adds the broker's own entry."""
 
 
 def _key(topic_id: bytes) -> str:

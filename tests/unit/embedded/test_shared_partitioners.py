@@ -107,6 +107,18 @@ def test_a_producer_elsewhere_begins_where_the_topic_is() -> None:
         assert send(address, 1, partitioner="round_robin") == [2]
 
 
+def test_the_states_of_more_topics_than_fit_into_a_commit_are_stored(tmp_path) -> None:
+    topics = [f"t{number}" for number in range(101)]
+    with Broker(tmp_path) as broker:
+        for topic in topics:
+            broker.create_topic(topic, 3, partitioner="alternating")
+        with Producer(broker) as producer:
+            sent = [producer.send(topic, b"x") for topic in topics]
+            assert {each.result().partition for each in sent} == {0}
+    with Broker(tmp_path) as broker:
+        assert len(stored(broker._stores.metadata, PARTITIONERS)) == len(topics)
+
+
 def test_the_stored_state_is_deleted_with_its_topic_and_its_partitioner(tmp_path) -> None:
     with Broker(tmp_path) as broker:
         broker.create_topic("t", 3, partitioner="alternating")
