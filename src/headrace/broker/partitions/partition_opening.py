@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Final
 
 from msgspec.structs import replace
@@ -155,6 +156,7 @@ def opening_spec(topic: Topic, index: int) -> OpeningSpec:
     )
 
 
+@lru_cache(256)
 def leadership(state: PartitionState) -> Leadership:
-    """Return the part of a state that decides the role of a replica."""
+    """Return the part of a state that decides the role of a replica. Partitions with equal states share the object."""
     return Leadership(state.leader, state.leader_epoch, frozenset(state.isr), state.registration)
