@@ -51,7 +51,7 @@ class PlainServer:
 
     def __init__(self, is_password: Callable[[str, str], bool]) -> None:
         """Begin an exchange. `is_password(user, password)` must take the same time for users that do not exist."""
-        self._is_password = is_password
+        self.is_password: Final = is_password
         self.done = False
         self.user = ""
 
@@ -69,7 +69,7 @@ class PlainServer:
             raise SaslError("a PLAIN message without a name or a password")
         if authorization_id not in {"", self.user}:
             raise SaslError("the client wants to act for another user")
-        if not self._is_password(self.user, password):
+        if not self.is_password(self.user, password):
             raise SaslError("unknown user or wrong password")
         self.done = True
         return b""

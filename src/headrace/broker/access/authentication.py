@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import base64
 import ipaddress
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from hmac import compare_digest
 from typing import Any, Final, TypeVar
 
@@ -36,7 +35,7 @@ from headrace.security.mechanisms import OAUTHBEARER, PLAIN, SaslError, SaslServ
 from headrace.security.oauthbearer import OAuthBearerServer, TokenIdentity
 from headrace.security.plain import PlainServer
 from headrace.security.principal import Principal
-from headrace.security.scram import ScramMechanism, ScramServer
+from headrace.security.scram import ScramCredential, ScramMechanism, ScramServer
 from headrace.security.tokens import KeySet, TokenRules, UnknownKeyError, require_library
 from headrace.types import NEVER_MS
 
@@ -78,6 +77,35 @@ class _Refusal:
 
     def expire(self) -> None:
         self._purgatory.complete(self, lambda: self.deferred.resolve(self._response))
+
+
+class _PasswordCheck:
+    """The check of one PLAIN password. Any thread may run it."""
+
+    __slots__ = ("_credentials", "_known", "_users")
+
+    def __init__(self, credentials: ScramCredentials, users: Mapping[str, str]) -> None:
+        self._credentials = credentials
+        self._users = users
+        self._known: Sequence[ScramCredential | None] = ()
+        """The credentials of the user when the check began."""
+
+    def __call__(self, user: str, password: str) -> bool:
+        """Check a password. This takes the same time for all users, including unknown ones."""
+        self._known = self._credentials.known(user)
+        fits = self._credentials.is_password(user, password)
+        named = self._users.get(user)
+        return fits if named is None else compare_digest(named.encode(), password.encode())
+
+    def holds(self, user: str) -> bool:
+        """Return whether the credentials of the user have not changed since the check began."""
+        return self._known == self._credentials.known(user)
+
+
+def _holds(server: PlainServer) -> bool:
+    """Return whether the password that a server has accepted is still the password of the user."""
+    check = server.is_password
+    return not isinstance(check, _PasswordCheck) or check.holds(server.user)
 
 
 class Authenticator:
@@ -227,6 +255,8 @@ class Authenticator:
                 error_code=ErrorCode.NONE, error_message="", auth_bytes=outcome
             )
         problem = exchange.problem
+        if isinstance(server, PlainServer) and not _holds(server):
+            problem = "the password was changed during the exchange"
         if session.authenticated and session.principal != Principal(server.user):
             problem = problem or "re-authentication as another user"
         if problem:
@@ -311,18 +341,12 @@ class Authenticator:
         if mechanism == PLAIN:
             self._credentials.secret()  # in the broker's thread, not in the one that checks the password
             users = plain_users(config.plain_sasl_jaas_config)
-            return PlainServer(partial(self._is_password, users))
+            return PlainServer(_PasswordCheck(self._credentials, users))
         if mechanism == OAUTHBEARER:
             return OAuthBearerServer(lambda token: self._verify(token, config, now_ms))
         scram = ScramMechanism.named(mechanism)
         nonce = base64.b64encode(self._entropy.uuid() + self._entropy.uuid()).decode()
         return ScramServer(scram, lambda user: self._credentials.find(user, scram), nonce)
-
-    def _is_password(self, users: Mapping[str, str], user: str, password: str) -> bool:
-        """Check a PLAIN password. This takes the same time for all users, including unknown ones."""
-        fits = self._credentials.is_password(user, password)
-        named = users.get(user)
-        return fits if named is None else compare_digest(named.encode(), password.encode())
 
     def _verify(self, token: str, config: BrokerSecurityConfig, now_ms: int) -> TokenIdentity:
         url = config.sasl_oauthbearer_jwks_endpoint_url

@@ -7,7 +7,7 @@ continue until they have to be renewed (`connections.max.reauth.ms`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -145,6 +145,10 @@ class ScramCredentials:
         forms = self._common_forms[mechanism]
         made_up = unknown_user(self.secret(), user, mechanism, forms)
         return self._credentials.get(Credential(user, mechanism), made_up)
+
+    def known(self, user: str) -> Sequence[ScramCredential | None]:
+        """Return the stored credential of a user for each mechanism. It is another object after every change."""
+        return [self._credentials.get(Credential(user, mechanism)) for mechanism in ScramMechanism]
 
     def is_password(self, user: str, password: str) -> bool:
         """Check a password in plain text. This takes milliseconds, whether or not the user exists.

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from headrace.broker.metadata.metadata_writer import CommitError, MetadataWriter
-from headrace.deferred import Deferred, resolved
+from headrace.deferred import Deferred
 from headrace.errors import ApiError, ErrorCode
 from headrace.ports import Check, Conflict, MetadataEntry, Put
 from headrace.types import MAX_INT64
@@ -17,7 +17,6 @@ KEY: Final = "pid_block"
 BLOCK_SIZE: Final = 1000
 LAST_ID: Final = MAX_INT64
 _NO_BLOCK: Final = "no block of producer ids could be reserved"
-_READY: Final[Deferred[ApiError | None]] = resolved(None)
 
 
 class _Block(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -46,10 +45,14 @@ class ProducerIds:
         self._waiting: list[Deferred[ApiError | None]] = []
         """Resolved when the present reservation has succeeded or failed."""
 
-    def ready(self) -> Deferred[ApiError | None]:
-        """Wait until `allocate` has an id. The value is the error if no block could be reserved."""
-        if self._has_id():
-            return _READY
+    def wait(self) -> Deferred[ApiError | None] | None:
+        """Wait until `allocate` has an id.
+
+        Returns:
+            None if there is an id now. Otherwise the value is None when there is an id, or the error.
+        """
+        if self._next < self._end or self._has_id():
+            return None
         ready: Deferred[ApiError | None] = Deferred()
         self._waiting.append(ready)
         self._reserve()
@@ -59,9 +62,9 @@ class ProducerIds:
         """Return an id that was never allocated before.
 
         Raises:
-            ApiError: COORDINATOR_LOAD_IN_PROGRESS: no block is reserved yet; see `ready`.
+            ApiError: COORDINATOR_LOAD_IN_PROGRESS: no block is reserved yet; see `wait`.
         """
-        if not self._has_id():
+        if self._next == self._end and not self._has_id():
             self._reserve()
             if not self._has_id():
                 raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, _NO_BLOCK)

@@ -51,10 +51,10 @@ def handle(
         return _failed(refusal)
     if (request.producer_id == _NONE) != (request.producer_epoch == _NONE):
         return _failed(ErrorCode.INVALID_REQUEST)
-    ready = services.producer_ids.ready()
-    if ready.done:
-        return _respond(services, context, request, ready.value)
-    return _wait(services, context, request, ready)
+    ready = services.producer_ids.wait()
+    if ready is not None and not ready.done:
+        return _wait(services, context, request, ready)
+    return _respond(services, context, request, None if ready is None else ready.value)
 
 
 def _wait(

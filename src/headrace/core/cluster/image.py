@@ -126,4 +126,16 @@ class MetadataImage:
             del entries[key]
         for entry in puts:
             entries[entry.key] = entry
-        return [error for consumer in self._consumers for error in consumer.pass_on(puts, deletes)]
+        return self._pass_on(puts, deletes)
+
+    def _pass_on(
+        self, puts: Sequence[MetadataEntry], deletes: Sequence[str]
+    ) -> Sequence[StorageError]:
+        errors: list[StorageError] = []
+        changed = [*deletes, *(entry.key for entry in puts)]
+        for consumer in self._consumers:
+            for key in changed:
+                if key.startswith(consumer.prefix):
+                    errors += consumer.pass_on(puts, deletes)
+                    break
+        return errors

@@ -30,6 +30,8 @@ from headrace.protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
+from headrace.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from headrace.security.acls import CLUSTER_NAME, Operation, ResourceType
 from headrace.security.plain import PlainClient
 from headrace.security.scram import ScramMechanism
@@ -228,6 +230,40 @@ def test_an_exchange_that_began_before_a_change_does_not_accept_the_old_password
     proof = client.step(bytes(first.auth_bytes))
     assert proof is not None
     assert connection.token(proof).error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+
+
+def test_a_check_of_a_password_in_a_thread_does_not_accept_an_old_password() -> None:
+    """(1) A thread checks the old password. (2) The image receives the new one. (3) The thread returns."""
+    cluster = Cluster(**SASL)
+    set_password(cluster.one, "first")
+    cluster.tick()
+    checks: list[Callable[[], object]] = []
+
+    def run_aside(work: Callable[[], Any], done: Callable[[Any], object]) -> Callable[[], None]:
+        outcome = work()
+        checks.append(lambda: done(outcome))
+        return lambda: None
+
+    cluster.two.broker.services.authenticator.run_aside = run_aside
+    connection, client = Connection(cluster.two), PlainClient("alice", "first")
+    assert connection.handshake(client.mechanism).error_code == 0
+    pending = connection.send(SaslAuthenticateRequest(auth_bytes=client.first()), 2)
+    set_password(cluster.one, "second")
+    cluster.tick()
+    for check in checks:
+        check()
+    cluster.two.advance(1_000)
+    assert pending.response.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+
+
+def test_no_producer_id_is_given_to_two_clients(cluster: Cluster) -> None:
+    given: list[int] = []
+    for number in range(3_000):
+        harness = cluster.one if number % 3 else cluster.two
+        response = harness.call(InitProducerIdRequest(transactional_id=None))
+        assert response.error_code == ErrorCode.NONE
+        given.append(response.producer_id)
+    assert len(set(given)) == len(given)
 
 
 def test_both_brokers_make_up_the_same_credential_for_an_unknown_user() -> None:
