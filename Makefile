@@ -81,7 +81,7 @@ chaos-spark:  ## Spark's source, sink, pipelines, archive under kill -9 of drive
 crash:  ## power cuts at thousands of points of recorded servers, then many cycles of kill -9 under load
 	@$(PYTHON) tools/prepare.py test
 	@rm -f .cache/crash/results.txt
-	HEADRACE_CRASH_CHAINS=20 HEADRACE_CRASH_IMAGES=100 $(PYTEST) -n 2 tests/crash --timeout 900
+	HEADRACE_CRASH_CHAINS=20 HEADRACE_TRUNCATION_CHAINS=20 HEADRACE_CRASH_IMAGES=100 $(PYTEST) -n 2 tests/crash --timeout 900
 	HEADRACE_REFUSAL_STRIDE=1 HEADRACE_EXTREMES=5000 $(PYTEST) -n 2 tests/property/test_refused_files.py \
 		tests/property/test_extremes.py --timeout 3600
 	@cat .cache/crash/results.txt

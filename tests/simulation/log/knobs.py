@@ -70,7 +70,9 @@ class Knobs:
         self.caches_after_bytes = chance.choice([200, 16 << 20])
         self.visible_when_synced = chance.random() < 0.7
         """Whether the high watermark stays below the synced offset, as with durability `fsync`."""
-        self.unclean = chance.random() < 0.15
+        self.is_replicated = chance.random() < 0.9
+        """Whether a start uses the stored high watermark."""
+        self.unclean = chance.random() < 0.3
         """Whether the high watermark may be lower after a restart, as after an unclean election."""
         weights = {name: weight * chance.choice([0, 1, 1, 2]) for name, weight in STEPS.items()}
         weights["replicate"] += 1

@@ -191,7 +191,9 @@ class LogSimulation:
     def _open(self, files: CrashFileSystem | MemoryFileSystem) -> tuple[LogManager, LogCleaner]:
         manager = LogManager.open(files, cluster_id="c", node_id=1, journal=self._journal)
         cleaner = LogCleaner(manager, files, self._journal, max_keys=3)
-        manager.load([PartitionSpec(PARTITION, TOPIC_ID, self.knobs.config)], self._now_ms)
+        replicated = self.knobs.is_replicated
+        spec = PartitionSpec(PARTITION, TOPIC_ID, self.knobs.config, is_replicated=replicated)
+        manager.load([spec], self._now_ms)
         require(not manager.failed, f"the log is not served: {manager.failed}")
         return manager, cleaner
 
@@ -249,7 +251,7 @@ class LogSimulation:
             self._rewriting = False
         model.high_watermark = min(model.high_watermark, end)
         require(
-            log.high_watermark <= max(model.high_watermark, start),
+            not self.knobs.is_replicated or log.high_watermark <= max(model.high_watermark, start),
             f"{log!r} has a high watermark above {model.high_watermark}",
         )
         model.floor = log.synced_offset
@@ -546,7 +548,11 @@ class LogSimulation:
     def _finish_task(self, error: Exception | None) -> None:
         task, self._task = self._task, None
         assert task is not None
-        self._cleaner.finish(task, error, self._now_ms)
+        try:
+            self._cleaner.finish(task, error, self._now_ms)
+        except OSError:  # the directory is out of service
+            self._crash(random.Random(self._now_ms), power=False)
+            return
         self._adopt()
         if task.finished:
             self._rewriting = False
