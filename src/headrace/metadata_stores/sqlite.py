@@ -105,7 +105,6 @@ class SqliteMetadataStore:
         self._connection.execute("PRAGMA locking_mode = EXCLUSIVE")
         self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute("PRAGMA synchronous = FULL")
-        self._connection.execute("PRAGMA temp_store = MEMORY")
         with self._transaction():
             self._upgrade()
         self._load()
