@@ -84,6 +84,8 @@ class LogSimulation:
         """Whether a round of cleaning has begun and not ended."""
         self._thread: random.Random | None = None
         """Decides what happens between the operations of a thread; None while no thread runs."""
+        self._caches_complete = True
+        """Whether no operation was refused since the last clean start, so that the caches were written."""
         self._refused_in = 0
         """The number of the operation that the file system refuses; 0 for none."""
         self._files: CrashFileSystem | MemoryFileSystem = (
@@ -288,6 +290,7 @@ class LogSimulation:
             self._refused_in -= 1
             if not self._refused_in:
                 self._note(f"refused: {kind} {path}")
+                self._caches_complete = False
                 return errno.ENOSPC
         chance = self._thread
         if chance is not None and chance.random() < 0.25:
@@ -509,6 +512,7 @@ class LogSimulation:
         ends = [batch.end for batch in self.model.batches if batch.end <= limit]
         if ends:
             log.advance_high_watermark(chance.choice([ends[-1], chance.choice(ends)]))
+            self.model.high_watermark = max(self.model.high_watermark, log.high_watermark)
 
     def do_save_caches(self, _chance: random.Random) -> None:
         self._log.maybe_write_caches()
@@ -593,6 +597,7 @@ class LogSimulation:
         """Make the log durable and visible, and begin a segment, so that the one before can be cleaned."""
         self.do_sync(chance)
         self._log.advance_high_watermark(self._log.synced_offset)
+        self.model.high_watermark = max(self.model.high_watermark, self._log.high_watermark)
         self._log.roll(self._now_ms)
 
     def do_pass_time(self, chance: random.Random) -> None:
@@ -628,7 +633,11 @@ class LogSimulation:
         self.model.durable_start = self.model.start
         self._start()
         log = self._log
-        require(not log.recovery.scanned_bytes, f"a clean start reads {log.recovery}")
+        require(
+            not log.recovery.scanned_bytes or not self._caches_complete,
+            f"a clean start reads {log.recovery}",
+        )
+        self._caches_complete = True
         self.model.empty_epoch = -1
         if self._rewriting:
             self._adopt()

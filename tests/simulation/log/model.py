@@ -179,6 +179,8 @@ class Model:
         """The offset below which nothing may be lost."""
         self.rewritten = 0
         """The offset below which compaction or expiry may have rewritten batches."""
+        self.emptied = 0
+        """The offset at which the last truncation has left an empty log."""
         self.incomplete = 0
         """The offset below which the newest record of a key may be missing."""
         self.empty_epoch = -1
@@ -197,6 +199,14 @@ class Model:
             state.add(batch)
         self._state = len(self.history), state
         return state
+
+    @property
+    def epochs(self) -> list[tuple[int, int]]:
+        """The leader epochs from the log start offset on."""
+        state = self.state
+        if self.emptied:
+            state = State.after(batch for batch in self.history if batch.base >= self.emptied)
+        return state.epochs_from(self.start)
 
     def add(self, batch: Batch) -> None:
         self.history.append(batch)
@@ -220,6 +230,8 @@ class Model:
         self.batches = [batch for batch in self.batches if batch.end <= end]
         if self.end < end:
             self.batches = []  # what remained lay below the log start offset
+        if end <= self.start:
+            self.emptied = end  # an empty log has no epochs
         self.empty_end = end
         self.floor = min(self.floor, end)
         self._state = (0, State())
