@@ -231,7 +231,8 @@ class AppendableLog(ReadableLog):
         segment = self._log_files.prepare(self.config, size, max_timestamp, last_offset, now_ms)
         if base_offset > self.log_end_offset:
             self._log_files.allow_gaps()
-            self.epochs.truncate_to_end(self.log_end_offset)  # an epoch without a batch
+            if self.log_end_offset > self.log_start_offset:
+                self.epochs.truncate_to_end(self.log_end_offset)  # an epoch without a batch
         segment.append(
             (batch,),
             size,

@@ -264,3 +264,13 @@ def test_an_epoch_without_a_batch_does_not_begin_in_a_gap() -> None:
     log.become_leader(1)
     replicate(log, placed(batch_of(), 5, 2))
     assert log.epochs.entries == [(0, 0), (2, 5)]
+
+
+def test_the_epoch_of_deleted_batches_stays_before_a_gap() -> None:
+    log = open_log(MemoryFileSystem())
+    replicate(log, placed(batch_of(2), 0))
+    log.advance_high_watermark(2)
+    log.advance_log_start_offset(2)
+    log.purge()
+    replicate(log, placed(batch_of(), 4, 2))
+    assert log.epochs.entries == [(0, 2), (2, 4)]
