@@ -72,6 +72,7 @@ def test_a_lost_session_deletes_only_ephemeral_entries():
     assert isinstance(store.wait(store.renew()), Unavailable)
     store.down = False
     assert store.wait(store.renew()) is None
+    assert set(seen.known) == {"stays"}, "the watch continues in the new session"
     assert store.session.number == 2
     assert [(entry.key, entry.value) for entry in stored(store).values()] == [("stays", b"")]
     assert set(seen.known) == {"stays"}
