@@ -26,6 +26,10 @@ class _Block(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: int = 1
 
 
+_DECODER: Final = msgspec.json.Decoder(_Block)
+"""The decoder of stored values. A decoder that is made by a request leaves garbage."""
+
+
 class ProducerIds:
     """Allocates producer ids.
 
@@ -120,7 +124,7 @@ def _next_id(entry: MetadataEntry | None) -> int:
         ApiError: The entry cannot be read, or all ids are used up.
     """
     try:
-        start = 0 if entry is None else msgspec.json.decode(entry.value, type=_Block).next_id
+        start = 0 if entry is None else _DECODER.decode(entry.value).next_id
     except msgspec.MsgspecError as error:
         raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{KEY}: {error}") from error
     if start + BLOCK_SIZE > LAST_ID:

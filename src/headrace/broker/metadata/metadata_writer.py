@@ -74,6 +74,9 @@ class _Count(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: int = 1
 
 
+_DECODER: Final = msgspec.json.Decoder(_Count)
+
+
 class _Commit:
     """A commit that is in flight, or waits for an earlier one."""
 
@@ -374,7 +377,7 @@ class MetadataWriter:
         entry = self.image.get(self._key)
         if entry is None or entry.version <= self._version:
             return False
-        count = msgspec.json.decode(entry.value, type=_Count)
+        count = _DECODER.decode(entry.value)
         if count.process == self._process:
             self._settle(count.number, entry.version)
         else:  # the commit may have been applied before the other process began

@@ -317,3 +317,7 @@ def _unreadable(entry: MetadataEntry, written: str, reason: str) -> StorageError
         f"{entry.key}: the entry{written} cannot be read: {reason}; "
         "start the version of Headrace that wrote the entry, or restore the metadata from a backup"
     )
+
+
+for _each in (_FormatOnly, *Record.__subclasses__()):
+    msgspec.json.Decoder(_each)  # prepared here: the first decoder of a type leaves garbage
