@@ -15,7 +15,7 @@ from headrace.broker.waiting.notices import Watcher
 from headrace.core.log import AbortedLookup, AbortedTransaction, PartitionLog, SelectiveReading
 from headrace.core.replica.acks import AckQueues
 from headrace.core.replica.progress import ALL_IN_SYNC, Progress
-from headrace.core.replica.role import NO_EPOCH, NO_LEADER, Leadership, Role
+from headrace.core.replica.role import NO_EPOCH, UNKNOWN_LEADERSHIP, Role
 from headrace.errors import ApiError, ErrorCode
 from headrace.types import FileRange, Payload, TopicPartition
 
@@ -62,7 +62,7 @@ class Partition:
         self.role = Role.OFFLINE
         self.leader_epoch = NO_EPOCH
         """The leader epoch of the role."""
-        self.newest = Leadership(NO_LEADER, NO_EPOCH, frozenset(), 0)
+        self.newest = UNKNOWN_LEADERSHIP
         """The newest state of the partition, from which the role follows."""
         self.epoch_start_offset = 0
         """The log end offset at which this broker began to lead the partition."""
@@ -228,7 +228,8 @@ class Partition:
             leader_epoch: The leader epoch, above all earlier ones.
             progress: The progress of the in-sync replicas; None if this broker has the only one.
         """
-        self.fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if self.role is Role.LEADER:
+            self.fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self.log.become_leader(leader_epoch)
         self.role, self.leader_epoch = Role.LEADER, leader_epoch
         self.epoch_start_offset = self.log.log_end_offset

@@ -17,7 +17,7 @@ from headrace.broker.topic_names import schedule_of
 from headrace.core.log import MARKER_SIZE, AppendInfo, Marker, PartitionLog
 from headrace.core.replica.acks import AckQueues
 from headrace.core.replica.progress import Progress, own_progress
-from headrace.core.replica.role import Leadership, Role, RoleInEpoch, next_role
+from headrace.core.replica.role import Leadership, Role, next_role
 from headrace.errors import ErrorCode
 from headrace.types import Buffer, TopicPartition
 
@@ -92,14 +92,14 @@ class Replicas:
 
     def _apply(self, partition: Partition, newest: Leadership) -> bool:
         """Change the role of one log. Return whether the role or its leader epoch has changed."""
-        if newest.leader_epoch < partition.leader_epoch:
+        present_epoch, leader_epoch = partition.leader_epoch, newest.leader_epoch
+        role = next_role(
+            present_epoch, newest, broker_id=self.broker_id, registration=self.registration
+        )
+        if role is None:
             return False
         partition.newest = newest
-        present = RoleInEpoch(partition.role, partition.leader_epoch)
-        role, leader_epoch = next_role(
-            present, newest, broker_id=self.broker_id, registration=self.registration
-        )
-        if (role, leader_epoch) == present:
+        if role is partition.role and leader_epoch == present_epoch:
             if role is Role.LEADER:
                 self._change_isr(partition, newest)
             return False
@@ -198,7 +198,9 @@ class Replicas:
     def _progressed(self, partition: Partition) -> None:
         """Move the high watermark after progress of the leader, or a change of the in-sync replicas."""
         log, acks = partition.log, partition.acks
-        own = end = _own_progress(partition)
+        own = end = own_progress(
+            log.log_end_offset, log.synced_offset, syncs_first=not partition.sync_interval_ms
+        )
         if acks is not None:
             end = acks.progress.high_watermark(
                 own, present=log.high_watermark, log_end_offset=log.log_end_offset
@@ -214,17 +216,12 @@ class Replicas:
         log, queues = partition.log, partition.acks
         if queues is None:
             return log.high_watermark >= end_offset
-        own = _own_progress(partition)
+        own = own_progress(
+            log.log_end_offset, log.synced_offset, syncs_first=not partition.sync_interval_ms
+        )
         return queues.progress.acknowledged_end(acks, own, log.high_watermark) >= end_offset
 
     def configured(self, partition: Partition) -> None:
         """Move the high watermark after a change of the durability."""
         if not partition.refusal:
             self._progressed(partition)
-
-
-def _own_progress(partition: Partition) -> int:
-    log = partition.log
-    return own_progress(
-        log.log_end_offset, log.synced_offset, syncs_first=not partition.sync_interval_ms
-    )

@@ -41,28 +41,23 @@ class Leadership(NamedTuple):
     registration: int
 
 
-class RoleInEpoch(NamedTuple):
-    """The role of a replica, and the leader epoch in which it has this role."""
-
-    role: Role
-    leader_epoch: int
+UNKNOWN_LEADERSHIP: Final = Leadership(NO_LEADER, NO_EPOCH, frozenset(), 0)
+"""The leadership of a partition whose state is not known yet."""
 
 
 def next_role(
-    present: RoleInEpoch, newest: Leadership, *, broker_id: int, registration: int
-) -> RoleInEpoch:
-    """Return the role of a replica.
+    present_epoch: int, newest: Leadership, *, broker_id: int, registration: int
+) -> Role | None:
+    """Return the role of a replica in the leader epoch of a state; None if the state is older than the present role.
 
     Args:
-        present: The present role.
+        present_epoch: The leader epoch of the present role.
         newest: The newest state of the partition that the broker knows.
         broker_id: The broker that has the replica.
         registration: The broker epoch of the broker's process.
     """
-    if newest.leader_epoch < present.leader_epoch:
-        return present
+    if newest.leader_epoch < present_epoch:
+        return None
     if newest.leader == broker_id:
-        role = Role.LEADER if newest.registration == registration else Role.OFFLINE
-    else:
-        role = Role.OFFLINE if newest.leader == NO_LEADER else Role.FOLLOWER
-    return RoleInEpoch(role, newest.leader_epoch)
+        return Role.LEADER if newest.registration == registration else Role.OFFLINE
+    return Role.OFFLINE if newest.leader == NO_LEADER else Role.FOLLOWER

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.core.replica.role import NO_EPOCH, NO_LEADER, Leadership, Role, RoleInEpoch, next_role
+from headrace.core.replica.role import NO_EPOCH, NO_LEADER, Leadership, Role, next_role
 
 ME, OTHER, MY_EPOCH = 1, 2, 9
-NEW = RoleInEpoch(Role.OFFLINE, NO_EPOCH)
+NEW = (Role.OFFLINE, NO_EPOCH)
 
 
 def state(leader: int, leader_epoch: int, registration: int = MY_EPOCH) -> Leadership:
     return Leadership(leader, leader_epoch, frozenset({ME, OTHER}), registration)
 
 
-def after(*states: Leadership, begin: RoleInEpoch = NEW) -> RoleInEpoch:
-    role = begin
+def after(*states: Leadership) -> tuple[Role, int]:
+    role, epoch = NEW
     for newest in states:
-        role = next_role(role, newest, broker_id=ME, registration=MY_EPOCH)
-    return role
+        found = next_role(epoch, newest, broker_id=ME, registration=MY_EPOCH)
+        if found is not None:
+            role, epoch = found, newest.leader_epoch
+    return role, epoch
 
 
 @pytest.mark.parametrize(
