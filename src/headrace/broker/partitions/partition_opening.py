@@ -152,7 +152,7 @@ def opening_spec(topic: Topic, index: int) -> OpeningSpec:
         topic.topic_id,
         topic.config,
         topic.directory_ids[index],
-        is_replicated=len(topic.replicas[index]) > 1,
+        len(topic.replicas[index]) > 1,
     )
 
 

@@ -73,7 +73,7 @@ def present_state(
 class PartitionStates:
     """The states of all partitions."""
 
-    __slots__ = ("_broker_epochs", "_stored", "changes", "on_change")
+    __slots__ = ("_broker_epochs", "_initial", "_stored", "changes", "on_change")
 
     def __init__(self) -> None:
         self.changes = 0
@@ -83,6 +83,8 @@ class PartitionStates:
         self._broker_epochs: dict[int, int] = {}
         self._stored: dict[str, PartitionState] = {}
         """The stored states, by key."""
+        self._initial: dict[tuple[int, ...], PartitionState] = {}
+        """The present states of partitions without a stored state, by replicas."""
 
     def consume(self, image: MetadataImage) -> None:
         """Take the states and registrations in the image, and follow their changes.
@@ -96,6 +98,7 @@ class PartitionStates:
 
     def _apply_registrations(self, changes: Changes[tuple[int, int]]) -> None:
         self._broker_epochs.update(changes.puts.values())
+        self._initial.clear()
         self.changes += 1
         self.on_change((), [broker_id for broker_id, _ in changes.puts.values()])
 
@@ -106,10 +109,16 @@ class PartitionStates:
         self.changes += 1
         self.on_change(changes.puts, ())
 
-    def get(self, topic_id: bytes, partition: int, replicas: Sequence[int]) -> PartitionState:
+    def get(self, topic_id: bytes, partition: int, replicas: tuple[int, ...]) -> PartitionState:
         """Return the present state of a partition."""
         stored = self._stored.get(state_key(topic_id, partition)) if self._stored else None
-        return present_state(stored, replicas, self._broker_epochs)
+        if stored is not None:
+            return present_state(stored, replicas, self._broker_epochs)
+        state = self._initial.get(replicas)
+        if state is None:
+            state = present_state(None, replicas, self._broker_epochs)
+            self._initial[replicas] = state
+        return state
 
 
 def _state(entry: MetadataEntry) -> PartitionState:

@@ -44,7 +44,15 @@ def states_of(image: MetadataImage) -> PartitionStates:
 
 def test_a_partition_without_a_stored_state_is_led_by_its_first_replica() -> None:
     states = states_of(image_of(registration(1, 7), registration(2, 3)))
-    assert states.get(TOPIC, 0, [2, 1]) == PartitionState(2, 3, (2, 1), (), 3)
+    assert states.get(TOPIC, 0, (2, 1)) == PartitionState(2, 3, (2, 1), (), 3)
+
+
+def test_a_registration_begins_a_leader_epoch_also_without_a_stored_state() -> None:
+    image = image_of(registration(1, 7))
+    states = states_of(image)
+    assert states.get(TOPIC, 0, (1,)).leader_epoch == 7
+    image.apply(MetadataBatch(snapshot=False, puts=[registration(1, 8)]))
+    assert states.get(TOPIC, 0, (1,)) == PartitionState(1, 8, (1,), (), 8)
 
 
 def test_each_registration_of_the_leader_begins_a_leader_epoch() -> None:
@@ -53,7 +61,7 @@ def test_each_registration_of_the_leader_begins_a_leader_epoch() -> None:
     for broker_epoch, leader_epoch in ((7, 20), (8, 21), (11, 24)):
         image.apply(MetadataBatch(snapshot=False, puts=[registration(1, broker_epoch)]))
         expected = PartitionState(1, leader_epoch, (1, 2), (), broker_epoch)
-        assert states.get(TOPIC, 4, [2, 1]) == expected
+        assert states.get(TOPIC, 4, (2, 1)) == expected
 
 
 def test_a_registration_of_a_follower_begins_no_leader_epoch() -> None:
@@ -75,9 +83,9 @@ def test_a_partition_without_a_leader_keeps_its_leader_epoch() -> None:
 def test_a_deleted_state_has_no_effect() -> None:
     image = image_of(entry(state_key(TOPIC, 0), PartitionState(1, 20, (1,))))
     states = states_of(image)
-    assert states.get(TOPIC, 0, [1]).leader_epoch == 20
+    assert states.get(TOPIC, 0, (1,)).leader_epoch == 20
     image.apply(MetadataBatch(snapshot=False, puts=[], deletes=[state_key(TOPIC, 0)]))
-    assert states.get(TOPIC, 0, [1]).leader_epoch == 0
+    assert states.get(TOPIC, 0, (1,)).leader_epoch == 0
 
 
 @pytest.mark.parametrize("broker_id", ["", "x", "-1", "1/2"])
