@@ -17,6 +17,7 @@ AREAS = {
     "compaction",
     "coordinators",
     "transactions",
+    "truncation",
     "producer sequence",
     "replication",
     "fetch isolation",
