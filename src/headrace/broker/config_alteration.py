@@ -86,7 +86,7 @@ def _check_request(services: Services, number: int, mentions: int) -> None:
 def _alter(services: Services, resource: Resource, *, validate_only: bool) -> Work[None]:
     _check_names(resource.changes)
     if resource.type == ConfigResourceType.TOPIC:
-        _alter_topic(services, resource, validate_only=validate_only)
+        yield from _alter_topic(services, resource, validate_only=validate_only)
     elif resource.type == ConfigResourceType.BROKER:
         yield from _alter_broker(services, resource, validate_only=validate_only)
     elif resource.type == ConfigResourceType.GROUP:
@@ -108,8 +108,9 @@ def _check_names(changes: Iterable[RequestedChange]) -> None:
         raise InvalidRequestError(f"given more than once: {', '.join(sorted(twice)[:10])[:1000]}")
 
 
-def _alter_topic(services: Services, resource: Resource, *, validate_only: bool) -> None:
+def _alter_topic(services: Services, resource: Resource, *, validate_only: bool) -> Work[None]:
     check_topic_name(resource.name)
+    services.topics.follow_image()
     topic = services.topics.require(resource.name)
 
     def effective(name: str) -> str:
@@ -120,7 +121,7 @@ def _alter_topic(services: Services, resource: Resource, *, validate_only: bool)
     if validate_only:
         services.topic_admin.check_change(topic, settings)
     elif settings != topic.settings:
-        services.topic_admin.configure(topic, settings)
+        yield from services.topic_admin.configure(topic, settings)
 
 
 def _topic_option(name: str) -> Option:

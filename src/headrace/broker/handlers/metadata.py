@@ -111,9 +111,9 @@ def _topics(
         if key in seen:
             continue
         seen.add(key)
-        existing = services.topics.stored
+        before = services.topic_admin.creations
         found = _find(services, context, wanted, creations_left)
-        created = services.topics.stored > existing
+        created = services.topic_admin.creations > before
         creations_left -= created
         yield found, CREATION_COST if created else ENTRY_COST
 

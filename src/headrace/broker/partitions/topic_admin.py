@@ -33,7 +33,16 @@ _STORAGE: Final = "headrace.storage"
 class TopicAdmin:
     """Creates, grows, configures and deletes topics. A change is durable when it returns."""
 
-    __slots__ = ("_broker_id", "_check", "_entropy", "_replicas", "_settings", "_store", "_topics")
+    __slots__ = (
+        "_broker_id",
+        "_check",
+        "_entropy",
+        "_replicas",
+        "_settings",
+        "_store",
+        "_topics",
+        "creations",
+    )
 
     def __init__(
         self,
@@ -62,6 +71,8 @@ class TopicAdmin:
         self._replicas = replicas
         self._entropy = entropy
         self._check = check
+        self.creations = 0
+        """The number of topics that `create_in_steps` has begun to create."""
 
     # Creation
 
@@ -116,7 +127,8 @@ class TopicAdmin:
         Raises:
             ApiError: The topic could not be created.
         """
-        self._store.create(self._new_topic(name, partitions_count, settings or {}))
+        topic = self._new_topic(name, partitions_count, settings or {})
+        self._store.commit_and_wait(self._store.creation(topic))
         self._topics.follow_image(at_once=True)
         return self._topics.require(name)
 
@@ -127,7 +139,9 @@ class TopicAdmin:
         settings: Mapping[str, str | None] | None = None,
     ) -> Work[Topic]:
         """Create a topic like `create`, in steps if there are many partitions."""
-        self._store.create(self._new_topic(name, partitions_count, settings or {}))
+        topic = self._new_topic(name, partitions_count, settings or {})
+        self.creations += 1
+        yield from self._store.commit(self._store.creation(topic))
         yield from self._followed(name)
         return self._topics.require(name)
 
@@ -181,19 +195,19 @@ class TopicAdmin:
             partitions_count - len(present), is_internal=topic.is_internal, storage_id=present[0]
         )
         replicas = [*topic.replicas, *[(self._broker_id,)] * len(added)]
-        self._store.grow(topic, replicas, [*present, *added])
+        yield from self._store.commit(self._store.growth(topic, replicas, [*present, *added]))
         yield from self._followed(topic.name)
 
     # Configuration
 
-    def configure(self, topic: Topic, settings: Mapping[str, str]) -> None:
-        """Replace the settings of a topic. They are in force on return.
+    def configure(self, topic: Topic, settings: Mapping[str, str]) -> Work[None]:
+        """Replace the settings of a topic. They are in force when the work is done.
 
         Raises:
             ApiError: A setting is invalid, or the settings could not be stored.
         """
         self.check_change(topic, settings)
-        self._store.configure(topic, settings)
+        yield from self._store.commit(self._store.configuration(topic, settings))
         self._topics.follow_image()
 
     def check_change(self, topic: Topic, settings: Mapping[str, str]) -> TopicConfig:
@@ -220,13 +234,13 @@ class TopicAdmin:
         Raises:
             ApiError: KAFKA_STORAGE_ERROR. The next start completes the deletion.
         """
-        self._store.delete(topic)
+        self._store.commit_and_wait(self._store.deletion(topic))
         self._topics.follow_image(at_once=True)
         return finished(self._deleted(topic))
 
     def delete_in_steps(self, topic: Topic) -> Work[Reply[Any]]:
         """Delete a topic like `delete`, in steps if it has many partitions. Clients see the topic no longer."""
-        self._store.delete(topic)
+        yield from self._store.commit(self._store.deletion(topic))
         yield from self._followed(topic.name)
         return (yield from self._deleted(topic))
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
 from headrace.broker.metadata.metadata_writer import MetadataWriter
 from headrace.broker.partitions.topic import Topic
 from headrace.broker.topic_names import check_topic_name
+from headrace.broker.waiting.steps import Work
 from headrace.config.broker import BrokerConfig
 from headrace.config.topic_parsing import parse_topic_config
 from headrace.core.cluster.image import Changes
@@ -42,6 +43,22 @@ OPERATIONS_LIMIT: Final = 90
 """The greatest number of operations in a commit of many. The store allows 100, with those of `MetadataWriter`."""
 Changed = Callable[[Changes[Any]], object]
 """Receives the changes of keys. `Changes` have the keys with their prefix."""
+
+
+class TopicCommit(NamedTuple):
+    """A change of topics in the metadata store."""
+
+    checks: Sequence[Check]
+    operations: Sequence[Put | Delete]
+    taken: ApiError | None = None
+    """The error if a check does not hold; None for UNKNOWN_SERVER_ERROR."""
+
+    @property
+    def refusal(self) -> ApiError:
+        """The error of the request if a check does not hold."""
+        return self.taken or ApiError(
+            ErrorCode.UNKNOWN_SERVER_ERROR, "the metadata changed meanwhile"
+        )
 
 
 class TopicStore:
@@ -115,25 +132,21 @@ class TopicStore:
         except StorageError:
             return True  # a newer broker has written the entry: nothing is deleted for that reason
 
-    def create(self, topic: Topic) -> None:
-        """Store a new topic.
-
-        Raises:
-            ApiError: The topic could not be stored.
-        """
+    def creation(self, topic: Topic) -> TopicCommit:
+        """Return the commit that stores a new topic."""
         record = TopicRecord(topic.topic_id.hex(), topic.replicas)
         operations: list[Put | Delete] = [Put(TOPICS + topic.name, encode(record))]
         operations += self._placement(topic, topic.directory_ids)
         if topic.settings:
             settings = TopicConfigRecord(topic.settings)
             operations.append(Put(TOPIC_CONFIGS + topic.name, encode(settings)))
-        try:
-            self._metadata.commit_and_wait([Check(TOPICS + topic.name, "absent")], operations)
-        except Conflict as conflict:
-            raise TopicAlreadyExistsError(f"Topic '{topic.name}' already exists.") from conflict
+        exists = TopicAlreadyExistsError(f"Topic '{topic.name}' already exists.")
+        return TopicCommit([Check(TOPICS + topic.name, "absent")], operations, exists)
 
-    def grow(self, topic: Topic, replicas: list[tuple[int, ...]], directory_ids: list[str]) -> None:
-        """Store a larger number of partitions.
+    def growth(
+        self, topic: Topic, replicas: list[tuple[int, ...]], directory_ids: list[str]
+    ) -> TopicCommit:
+        """Return the commit that stores a larger number of partitions.
 
         Args:
             topic: The topic.
@@ -141,13 +154,12 @@ class TopicStore:
             directory_ids: The log directory of each partition, present and new.
 
         Raises:
-            ApiError: The partitions could not be stored.
+            UnknownTopicOrPartitionError: The topic is deleted.
         """
         entry = self._entry(topic)
         record = replace(decode(entry, TopicRecord), replicas=replicas)
-        self._commit(
-            entry, [Put(entry.key, encode(record)), *self._placement(topic, directory_ids)]
-        )
+        operations = [Put(entry.key, encode(record)), *self._placement(topic, directory_ids)]
+        return TopicCommit([Check(entry.key, entry.version)], operations)
 
     def _placement(self, topic: Topic, directory_ids: Sequence[str]) -> list[Put]:
         """Return the operation that stores log directories; none if all partitions are in the first directory."""
@@ -156,39 +168,42 @@ class TopicStore:
         record = PlacementRecord.of(directory_ids)
         return [Put(self._placements + topic.topic_id.hex(), encode(record))]
 
-    def configure(self, topic: Topic, settings: Mapping[str, str]) -> None:
-        """Replace the settings of a topic.
+    def configuration(self, topic: Topic, settings: Mapping[str, str]) -> TopicCommit:
+        """Return the commit that replaces the settings of a topic.
 
         Raises:
-            ApiError: The settings could not be stored.
+            UnknownTopicOrPartitionError: The topic is deleted.
         """
         key = TOPIC_CONFIGS + topic.name
         operation: Put | Delete = (
             Put(key, encode(TopicConfigRecord(dict(settings)))) if settings else Delete(key)
         )
-        self._commit(self._entry(topic), [operation])
+        entry, present = self._entry(topic), self._image.get(key)
+        checks = [
+            Check(entry.key, entry.version),
+            Check(key, "absent" if present is None else present.version),
+        ]
+        return TopicCommit(checks, [operation])
 
     # Deletion
 
-    def delete(self, topic: Topic) -> None:
-        """Replace the keys of a topic by a tombstone.
+    def deletion(self, topic: Topic) -> TopicCommit:
+        """Return the commit that replaces the keys of a topic by a tombstone.
 
         Raises:
-            ApiError: The deletion could not be stored.
+            UnknownTopicOrPartitionError: The topic is deleted already.
         """
         entry = self._entry(topic)
         replicas = decode(entry, TopicRecord).replicas
         brokers = tuple(sorted({broker for each in replicas for broker in each}))
         tombstone = TombstoneRecord(topic.name, len(replicas), brokers)
-        self._commit(
-            entry,
-            [
-                Delete(TOPICS + topic.name),
-                Delete(TOPIC_CONFIGS + topic.name),
-                Delete(self._placements + topic.topic_id.hex()),
-                Put(DELETED + topic.topic_id.hex(), encode(tombstone)),
-            ],
-        )
+        operations: list[Put | Delete] = [
+            Delete(TOPICS + topic.name),
+            Delete(TOPIC_CONFIGS + topic.name),
+            Delete(self._placements + topic.topic_id.hex()),
+            Put(DELETED + topic.topic_id.hex(), encode(tombstone)),
+        ]
+        return TopicCommit([Check(entry.key, entry.version)], operations)
 
     def tombstones(self) -> Iterator[tuple[bytes, TombstoneRecord]]:
         """Yield the ids and tombstones of deleted topics of which this broker may have files."""
@@ -201,11 +216,10 @@ class TopicStore:
         """Return whether a topic was deleted, and its files may not all be removed."""
         return self._image.get(DELETED + topic_id.hex()) is not None
 
-    def finish_deletion(self, topic_id: bytes) -> None:
-        """Store that this broker has removed all files of a deleted topic. The last broker removes the tombstone.
+    def end_of_deletion(self, topic_id: bytes) -> Iterator[TopicCommit]:
+        """Yield the commits which store that this broker has removed all files of a deleted topic.
 
-        Raises:
-            ApiError: The change could not be stored.
+        The last broker removes the tombstone.
         """
         entry = self._image.get(DELETED + topic_id.hex())
         if entry is None:
@@ -219,11 +233,11 @@ class TopicStore:
             return  # no replica was on this broker
         if left:
             operations.append(Put(entry.key, encode(replace(tombstone, brokers=left))))
-            self._commit(entry, operations)
+            yield TopicCommit([Check(entry.key, entry.version)], operations)
             return
         states = self._image.list(f"{STATES}{topic_id.hex()}/")
         keys = [*(state.key for state in states), entry.key]
-        self._commit_many([*operations, *(Delete(key) for key in keys)])
+        yield from _in_commits([*operations, *(Delete(key) for key in keys)])
 
     # States
 
@@ -233,7 +247,8 @@ class TopicStore:
         Raises:
             ApiError: The states could not be stored.
         """
-        self._commit_many([Put(key, encode(state)) for key, state in states.items()])
+        for commit in _in_commits([Put(key, encode(state)) for key, state in states.items()]):
+            self.commit_and_wait(commit)
 
     # Commits
 
@@ -248,18 +263,33 @@ class TopicStore:
             raise UnknownTopicOrPartitionError(f"{topic.name} is deleted")
         return entry
 
-    def _commit_many(self, operations: Sequence[Put | Delete]) -> None:
-        for first in range(0, len(operations), OPERATIONS_LIMIT):
-            self._metadata.commit_and_wait([], operations[first : first + OPERATIONS_LIMIT])
+    def commit(self, commit: TopicCommit) -> Work[None]:
+        """Commit a change, and wait until the image has it.
 
-    def _commit(self, entry: MetadataEntry, operations: Sequence[Put | Delete]) -> None:
-        """Commit operations if an entry has not changed since the image has it."""
+        Raises:
+            ApiError: The change could not be stored.
+        """
         try:
-            self._metadata.commit_and_wait([Check(entry.key, entry.version)], operations)
+            yield from self._metadata.committing(commit.checks, commit.operations)
         except Conflict as conflict:
-            raise ApiError(
-                ErrorCode.UNKNOWN_SERVER_ERROR, "the metadata changed meanwhile"
-            ) from conflict
+            raise commit.refusal from conflict
+
+    def commit_and_wait(self, commit: TopicCommit) -> None:
+        """Commit a change, and block until the image has it.
+
+        Raises:
+            ApiError: The change could not be stored.
+        """
+        try:
+            self._metadata.commit_and_wait(commit.checks, commit.operations)
+        except Conflict as conflict:
+            raise commit.refusal from conflict
+
+
+def _in_commits(operations: Sequence[Put | Delete]) -> Iterator[TopicCommit]:
+    """Yield as few commits as possible."""
+    for first in range(0, len(operations), OPERATIONS_LIMIT):
+        yield TopicCommit([], operations[first : first + OPERATIONS_LIMIT])
 
 
 def _is_of(topic: Topic, entry: MetadataEntry) -> bool:

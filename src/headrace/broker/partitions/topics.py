@@ -145,11 +145,6 @@ class Topics:
         return len(self._by_name)
 
     @property
-    def stored(self) -> int:
-        """The number of stored topics, including those that are not shown yet."""
-        return len(self._by_name) + len(self._new)
-
-    @property
     def defaults(self) -> TopicConfig:
         """The configuration of a topic without settings of its own."""
         return parse_topic_config({}, self._config)
@@ -224,7 +219,8 @@ class Topics:
                 name_is_free=name not in names,
             )
             if all_gone:
-                self._store.finish_deletion(topic_id)
+                for commit in self._store.end_of_deletion(topic_id):
+                    self._store.commit_and_wait(commit)
                 self._journal.info("topic_deletion_finished", topic=name)
 
     def tick(self, now_ms: int) -> list[Partition]:
@@ -324,7 +320,8 @@ class Topics:
             if not has_tombstone:
                 yield from self._deletion.release(partitions)
             elif (yield from self._deletion.delete(partitions)):
-                self._store.finish_deletion(topic.topic_id)
+                for commit in self._store.end_of_deletion(topic.topic_id):
+                    yield from self._store.commit(commit)
         except ApiError as error:
             deletion.error = error  # the next start completes the deletion
             return

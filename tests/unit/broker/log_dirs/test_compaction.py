@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from headrace.broker.waiting.steps import finished
 from headrace.errors import ErrorCode, StorageError
 from headrace.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
@@ -149,15 +150,11 @@ def test_the_policy_can_change(harness: BrokerHarness) -> None:
     harness.create_topic("t", segment_bytes="1000", min_cleanable_dirty_ratio="0.01")
     for number in range(50):
         put(harness, "t", (b"k", b"%d" % number))
-    topic = harness.broker.services.topics.require("t")
-    harness.broker.services.topic_admin.configure(
-        topic, {**topic.settings, "cleanup.policy": "compact"}
-    )
+    topic, admin = harness.broker.services.topics.require("t"), harness.broker.services.topic_admin
+    finished(admin.configure(topic, {**topic.settings, "cleanup.policy": "compact"}))
     wait(harness)
     assert len(all_records(harness, "t")) < 20
-    harness.broker.services.topic_admin.configure(
-        topic, {**topic.settings, "cleanup.policy": "delete"}
-    )
+    finished(admin.configure(topic, {**topic.settings, "cleanup.policy": "delete"}))
     for number in range(50):
         put(harness, "t", (b"k", b"%d" % number))
     wait(harness)

@@ -11,7 +11,7 @@ import pytest
 from headrace.broker.metadata import metadata_writer
 from headrace.broker.metadata.metadata_writer import COMMIT_TIMEOUT_MS, MetadataWriter
 from headrace.errors import ErrorCode
-from headrace.metadata_stores.memory import MemoryMetadata
+from headrace.metadata_stores.memory import MemoryMetadata, MemoryMetadataStore
 from headrace.metadata_stores.sessions import Fault, SimulatedMetadataStore, Timeline, at_once
 from headrace.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
@@ -19,8 +19,20 @@ from headrace.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequestEntryData,
     OpData,
 )
+from headrace.protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
+from headrace.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from headrace.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 from tests.fixtures.broker_harness import START_MS, BrokerHarness, Pending
+from tests.fixtures.metadata_stores import stored
 
 NONE, UNKNOWN = ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT
 NOT_STORED = ErrorCode.KAFKA_STORAGE_ERROR
@@ -370,3 +382,57 @@ def test_without_one_of_the_defences_a_change_is_lost_or_late(
     leave_out(monkeypatch)
     with pytest.raises(AssertionError):
         check_seeds(50)
+
+
+def finish(harness: SlowHarness, pending: Pending) -> None:
+    while not pending.done:
+        harness.advance(50)
+
+
+def test_changes_of_topics_wait_for_the_store_without_blocking_the_broker(
+    harness: SlowHarness,
+) -> None:
+    new = CreatableTopic(name="new", num_partitions=2, replication_factor=1)
+    more = CreatePartitionsTopic(name="t", count=3, assignments=None)
+    smaller = AlterableConfig(name="max.message.bytes", config_operation=0, value="100")
+    row = AlterConfigsResource(resource_type=2, resource_name="new", configs=[smaller])
+    deletion = DeleteTopicsRequest(topics=[DeleteTopicState(name="new")])
+    topics = harness.broker.services.topics
+    for request, is_done in (
+        (CreateTopicsRequest(topics=[new]), lambda: topics.get("new") is not None),
+        (CreatePartitionsRequest(topics=[more]), lambda: topics.require("t").partitions_count == 3),
+        (IncrementalAlterConfigsRequest(resources=[row]), lambda: topics.require("new").settings),
+        (deletion, lambda: topics.get("new") is None),
+    ):
+        pending = harness.send(request)
+        assert pending.waits
+        assert harness.produce("t", b"a").error_code == NONE
+        harness.advance(150)
+        assert not is_done()
+        assert not pending.done
+        finish(harness, pending)
+        assert is_done()
+    assert not stored(MemoryMetadataStore(harness.content), "deleted/")
+
+
+def test_two_requests_create_one_topic_of_a_name(harness: SlowHarness) -> None:
+    new = CreatableTopic(name="new", num_partitions=2, replication_factor=1)
+    both = [harness.send(CreateTopicsRequest(topics=[new])) for _ in range(2)]
+    harness.advance(1_000)
+    codes = [each.response.topics[0].error_code for each in both]
+    assert codes == [NONE, ErrorCode.TOPIC_ALREADY_EXISTS]
+    assert [topic.name for topic in harness.broker.services.topics] == ["new", "t"]
+
+
+def test_of_two_requests_that_configure_a_topic_at_once_none_undoes_the_other(
+    harness: SlowHarness,
+) -> None:
+    pending = []
+    for name in ("retention.ms", "max.message.bytes"):
+        change = AlterableConfig(name=name, config_operation=0, value="100")
+        row = AlterConfigsResource(resource_type=2, resource_name="t", configs=[change])
+        pending.append(harness.send(IncrementalAlterConfigsRequest(resources=[row])))
+    harness.advance(1_000)
+    codes = [each.response.responses[0].error_code for each in pending]
+    assert codes == [NONE, ErrorCode.UNKNOWN_SERVER_ERROR]
+    assert harness.broker.services.topics.require("t").settings == {"retention.ms": "100"}
