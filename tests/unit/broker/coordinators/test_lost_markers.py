@@ -117,10 +117,13 @@ def test_no_transaction_begins_until_the_lost_markers_are_replaced(
         power_cut(harness, seed)
         log = harness.broker.services.partitions.require("t", 0).log
         lost += bool(log.producers.transactions.open)
-        while producer.add(0) == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]:
+        while True:
+            is_open = bool(log.producers.transactions.open)
+            if producer.add(0) != [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]:
+                break
             refused += 1
             harness.step()
-        assert not log.producers.transactions.open
+        assert not is_open
         producer.sequences[0] = int(bool(log.producers.get(producer.id)))
         assert producer.send(b"after", 0) == 0
         assert producer.end() == 0

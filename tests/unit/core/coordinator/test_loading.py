@@ -40,10 +40,13 @@ def stored(*records: GroupRecord) -> bytes:
     return encode_records(records, 1_000)
 
 
-def with_offsets(count: int = MANY) -> GroupHarness:
+def with_offsets(*, at_once: bool = False) -> GroupHarness:
+    """A coordinator that is not loaded yet, with a log that is read batch by batch, or at once."""
     harness = GroupHarness()
-    for start in range(0, count, 100):
+    for start in range(0, MANY, 100):
         harness.log.append(0, stored(*map(commit, range(start, start + 100))), 0)
+    if at_once:
+        harness.log.batches[0] = [(0, b"".join(batch for _, batch in harness.log.batches[0]))]
     return harness
 
 
@@ -81,9 +84,10 @@ def test_requests_are_refused_until_the_last_step():
     assert harness.coordinator.offsets_count("g") == MANY
 
 
+@pytest.mark.parametrize("at_once", [True, False])
 @pytest.mark.parametrize("steps", range(0, 40, 3))
-def test_a_role_that_ends_while_the_partition_is_loaded_ends_the_load(steps):
-    harness = with_offsets()
+def test_a_role_that_ends_while_the_partition_is_loaded_ends_the_load(steps, *, at_once):
+    harness = with_offsets(at_once=at_once)
     work = loading(harness)
     for _ in range(steps):
         next(work, None)
@@ -96,9 +100,10 @@ def test_a_role_that_ends_while_the_partition_is_loaded_ends_the_load(steps):
     assert harness.coordinator.next_deadline_ms is None
 
 
+@pytest.mark.parametrize("at_once", [True, False])
 @pytest.mark.parametrize("steps", range(0, 40, 3))
-def test_a_role_that_begins_again_loads_from_the_start(steps):
-    harness = with_offsets()
+def test_a_role_that_begins_again_loads_from_the_start(steps, *, at_once):
+    harness = with_offsets(at_once=at_once)
     first = loading(harness)
     for _ in range(steps):
         next(first, None)
