@@ -47,7 +47,7 @@ class AwayCluster(Cluster):
     """Two brokers of which the first one can be away from the metadata store."""
 
     def __init__(self) -> None:
-        content = MemoryMetadata()
+        content = self.content = MemoryMetadata()
         self.store = MemoryMetadataStore(content)
         self.away = AwayStore(content)
         self.one = Harness(metadata=self.away, broker_id=1)
@@ -220,9 +220,13 @@ def test_only_a_broker_that_may_have_files_removes_the_tombstone(cluster: AwayCl
     one.produce("t", b"a")
     settle(cluster)
     cluster.away.away = True
+    before = cluster.content.version
     assert delete(two, "t") == ErrorCode.NONE
+    (tombstone,) = stored(cluster.store, "deleted/").values()
+    assert cluster.content.version == before + 1, "broker 2 has nothing to store about its files"
     two.restart()
-    assert len(stored(cluster.store, "deleted/")) == 1
+    assert list(stored(cluster.store, "deleted/").values()) == [tombstone]
+    assert "topic_deletion_finished" not in two.journal.events("info")
     cluster.away.away = False
     one.crash()
     assert not stored(cluster.store, "deleted/")
