@@ -86,6 +86,8 @@ class LogSimulation:
         """Decides what happens between the operations of a thread; None while no thread runs."""
         self._caches_complete = True
         """Whether no operation was refused since the last clean start, so that the caches were written."""
+        self._refused = False
+        """Whether an operation was refused since the last deletion began."""
         self._refused_in = 0
         """The number of the operation that the file system refuses; 0 for none."""
         self._files: CrashFileSystem | MemoryFileSystem = (
@@ -290,7 +292,7 @@ class LogSimulation:
             self._refused_in -= 1
             if not self._refused_in:
                 self._note(f"refused: {kind} {path}")
-                self._caches_complete = False
+                self._caches_complete, self._refused = False, True
                 return errno.ENOSPC
         chance = self._thread
         if chance is not None and chance.random() < 0.25:
@@ -577,6 +579,7 @@ class LogSimulation:
         self._deleted(0)
 
     def _deleting(self, offset: int) -> None:
+        self._refused = False
         self._starting = max(offset, self._log.last_stable_offset)
 
     def _deleted(self, offset: int) -> None:
@@ -585,8 +588,9 @@ class LogSimulation:
             max(model.start, offset) <= log.log_start_offset <= max(model.start, self._starting),
             f"{log!r} begins at another offset than {max(model.start, offset)}",
         )
-        model.start = model.durable_start = log.log_start_offset
-        self._starting = 0
+        model.start, self._starting = log.log_start_offset, 0
+        if not self._refused:
+            model.durable_start = model.start
 
     # Other steps
 
