@@ -455,6 +455,23 @@ def test_a_follower_out_of_range_begins_an_empty_log() -> None:
         assert append(new, batch_of()) == offset
 
 
+def test_a_log_that_begins_anew_at_0_keeps_its_records_over_a_restart() -> None:
+    files = CrashFileSystem()
+    manager, log = managed(files, SMALL)
+    for _ in range(6):
+        append(log, batch_of(3))
+    sync(log)
+    log.advance_high_watermark(18)
+    log.advance_log_start_offset(6)
+    manager.delete_below_start([log], NOW_MS)
+    log = manager.truncate_fully_and_start_at(spec_of(SMALL), 0, NOW_MS)
+    append(log, batch_of(3))
+    sync(log)
+    manager.write_checkpoints()
+    _, again = managed(files.after_power_cut(1), SMALL)
+    assert (again.log_start_offset, again.log_end_offset) == (0, 3)
+
+
 def test_a_power_cut_while_a_log_begins_anew_leaves_a_log_that_opens() -> None:
     for offset in (3, 40):
         for fuse in range(1, 40):

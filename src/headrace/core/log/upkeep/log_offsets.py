@@ -65,7 +65,8 @@ class LogOffsets:
             points = self._recovery_points | {key: end_offset}
             self._write(RECOVERY_FILE, points)
             self._recovery_points = points
-        if self.start_offset(key) != start_offset:
+        # The file still has the start offset of a log that was forgotten.
+        if self._start_offsets.get(key) != start_offset:
             starts = self._start_offsets | {key: start_offset}
             self._write(START_FILE, starts)
             self._start_offsets = starts
