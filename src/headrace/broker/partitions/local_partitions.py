@@ -104,10 +104,8 @@ class LocalPartitions:
             opened: The partitions that follow those that are served already.
         """
         present = self._served.get(topic.name, [])
-        self._served[topic.name] = [
-            *present,
-            *(None if each is None or each.gone else each for each in opened),
-        ]
+        served = [None if each is None or each.gone else each for each in opened]
+        self._served[topic.name] = present + served
         self._topics[topic.name] = topic
 
     def reopened(self, topic: Topic, index: int, partition: Partition) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Final
 
@@ -64,15 +64,28 @@ class PartitionOpening:
     def _retry_later(self, now_ms: int) -> None:
         self._retry_at_ms = self.next_deadline_ms = now_ms + _RETRY_INTERVAL_MS
 
-    def open_missing(self, topic: Topic, now_ms: int) -> Work[None]:
-        """Open the partitions that a topic does not show yet, in steps, and then show all of them at once."""
+    def specs(self, topic: Topic) -> Iterator[OpeningSpec | None]:
+        """Yield how to open each partition that a topic does not show yet; None without a replica on this broker."""
+        for index in range(len(self._local.of(topic)), topic.partitions_count):
+            yield opening_spec(topic, index) if self._local.has_replica(topic, index) else None
+
+    def open_missing(
+        self, topic: Topic, now_ms: int, specs: Iterable[OpeningSpec | None] | None = None
+    ) -> Work[None]:
+        """Open the partitions that a topic does not show yet, in steps, and then show all of them at once.
+
+        Args:
+            topic: The topic.
+            now_ms: The time.
+            specs: What `specs` has yielded for the topic; None to yield it meanwhile.
+        """
         config, changes = topic.config, self._states.changes
         missing = range(len(self._local.of(topic)), topic.partitions_count)
         opened: list[Partition | None] = []
         self.pending += len(missing)
         try:
-            for index in missing:
-                opened.append(self._open(topic, index, now_ms))
+            for index, spec in zip(missing, specs or self.specs(topic), strict=True):
+                opened.append(None if spec is None else self._open(topic, index, spec, now_ms))
                 self.pending -= 1
                 yield PARTITION_OPENING_COST
         finally:
@@ -92,17 +105,12 @@ class PartitionOpening:
                 state = self._states.get(topic.topic_id, index, topic.replicas[index])
                 self._loader.apply(partition, leadership(state))
 
-    def _open(self, topic: Topic, index: int, now_ms: int) -> Partition | None:
+    def _open(self, topic: Topic, index: int, spec: OpeningSpec, now_ms: int) -> Partition | None:
         self._unopened.pop((topic, index), None)
-        if not self._local.has_replica(topic, index):
-            return None
         state = self._states.get(topic.topic_id, index, topic.replicas[index])
         try:
             partition = self._loader.add(
-                opening_spec(topic, index),
-                leadership(state),
-                is_internal=topic.is_internal,
-                now_ms=now_ms,
+                spec, leadership(state), is_internal=topic.is_internal, now_ms=now_ms
             )
         except (ApiError, OSError):
             self._unopened[topic, index] = None
@@ -138,7 +146,7 @@ class PartitionOpening:
             elif not exists(topic):
                 del self._unopened[topic, index]
             else:
-                partition = self._open(topic, index, now_ms)
+                partition = self._open(topic, index, opening_spec(topic, index), now_ms)
                 if partition is not None:
                     self._local.reopened(topic, index, partition)
                     opened.append(partition)

@@ -23,7 +23,7 @@ has, and takes one step after the other until they are equal (`_follow`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -32,12 +32,12 @@ from headrace.broker.context import LatestTime
 from headrace.broker.metadata.metadata_writer import MetadataWriter
 from headrace.broker.partitions.local_partitions import LocalPartitions
 from headrace.broker.partitions.partition_deletion import PartitionDeletion
-from headrace.broker.partitions.partition_opening import PartitionOpening, opening_spec
+from headrace.broker.partitions.partition_opening import PartitionOpening
 from headrace.broker.partitions.topic import Topic, TopicDeletion
 from headrace.broker.partitions.topic_changes import TopicChanges
 from headrace.broker.partitions.topic_store import TopicStore
 from headrace.broker.replication.partition import Partition
-from headrace.broker.replication.partition_loader import PartitionLoader
+from headrace.broker.replication.partition_loader import OpeningSpec, PartitionLoader
 from headrace.broker.topic_names import DeletedNames, metric_name
 from headrace.broker.waiting.steps import Steps, Work, finished
 from headrace.config.broker import BrokerConfig
@@ -194,15 +194,11 @@ class Topics:
             self._config, partial(self._mark, TOPICS), partial(self._mark, TOPIC_CONFIGS)
         )
         self._finish_deletions({topic.name for topic in topics})
-        specs = [
-            opening_spec(topic, index)
-            for topic in topics
-            for index in range(topic.partitions_count)
-            if self._local.has_replica(topic, index)
-        ]
-        self._loader.load(specs, self._time.now_ms)
-        for topic in topics:
-            finished(self._add(topic))
+        specs_of = [(topic, list(self.opening.specs(topic))) for topic in topics]
+        here = [spec for _, specs in specs_of for spec in specs if spec is not None]
+        self._loader.load(here, self._time.now_ms)
+        for topic, specs in specs_of:
+            finished(self._add(topic, specs))
         if self.opening.ahead:
             # The metadata is older than the logs: it was restored from a backup.
             self._store.put_states(self.opening.ahead)
@@ -289,19 +285,21 @@ class Topics:
             else:
                 return
 
-    def _add(self, topic: Topic) -> Work[None]:
+    def _add(self, topic: Topic, specs: Iterable[OpeningSpec | None] | None = None) -> Work[None]:
         """Open the partitions of a topic that is stored, then show the topic."""
         self._new[topic.name] = topic
         self._by_metric_name[metric_name(topic.name)] = topic.name
         try:
-            yield from self._open_partitions(topic)
+            yield from self._open_partitions(topic, specs)
         finally:
             del self._new[topic.name]
         self._by_name[topic.name] = topic
         self._by_id[topic.topic_id] = topic
 
-    def _open_partitions(self, topic: Topic) -> Work[None]:
-        yield from self.opening.open_missing(topic, self._time.now_ms)
+    def _open_partitions(
+        self, topic: Topic, specs: Iterable[OpeningSpec | None] | None = None
+    ) -> Work[None]:
+        yield from self.opening.open_missing(topic, self._time.now_ms, specs)
         self.changes += 1
 
     def _delete(self, topic: Topic) -> Work[None]:

@@ -9,7 +9,7 @@ Aborted transactions are kept as long as a record of them may be read: see `abor
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import bisect_left
 from collections.abc import Iterable
 
 from headrace.core.log.index.aborted_transactions import AbortedTransaction
@@ -26,7 +26,7 @@ class LogTransactions:
         """Begin without open transactions, and with the aborted ones that are known."""
         self._start_offset = 0
         self.aborted = AbortedHistory() if aborted is None else aborted
-        self.decided: deque[tuple[int, int]] = deque()
+        self.decided: list[tuple[int, int]] = []
         """(offset of the marker, first offset) of each transaction whose marker the high watermark has not passed yet.
         """
         self.first_unstable_offset = MAX_OFFSET
@@ -53,9 +53,8 @@ class LogTransactions:
 
     def high_watermark_moved(self, high_watermark: int) -> None:
         """Count the markers below the high watermark. Called when there are `decided` transactions."""
-        decided = self.decided
-        while decided and decided[0][0] < high_watermark:
-            decided.popleft()
+        passed = bisect_left(self.decided, (high_watermark,))
+        del self.decided[:passed]
         self._find_first_unstable()
 
     def move_start(self, offset: int) -> None:
@@ -70,7 +69,7 @@ class LogTransactions:
 
     def keep_decided(self, decided: Iterable[tuple[int, int]], end_offset: int) -> None:
         """Note which transactions the high watermark has not passed yet, from those of a log that was truncated."""
-        self.decided = deque(entry for entry in decided if entry[0] < end_offset)
+        self.decided = [entry for entry in decided if entry[0] < end_offset]
         self._find_first_unstable()
 
     def restore(self, open_transactions: Iterable[tuple[int, int]]) -> None:
