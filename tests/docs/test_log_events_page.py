@@ -15,6 +15,8 @@ NAMED_ELSEWHERE = {
     ("audit_offsets_set", "info"),
     ("crl_expires", "warning"),
     ("crl_expired", "warning"),
+    ("topic_created", "info"),
+    ("topic_deleted", "info"),
 }
 """Events whose names are not written in the call that logs them."""
 
@@ -43,7 +45,7 @@ def test_the_page_lists_every_event_once_with_its_level() -> None:
 def test_the_source_contains_the_listed_names() -> None:
     source = "".join(
         path.read_text()
-        for folder in ("broker/access", "server")
+        for folder in ("broker/access", "broker/partitions", "server")
         for path in (ROOT / "src" / "headrace" / folder).rglob("*.py")
     )
     assert all(f'"{name}"' in source for name, _ in NAMED_ELSEWHERE)

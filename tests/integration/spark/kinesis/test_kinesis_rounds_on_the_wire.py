@@ -423,9 +423,14 @@ def test_a_task_of_a_table_reads_its_shards_at_the_same_time_and_may_stop_anywhe
     }
     reader = KinesisBatchReader(read_options(given, streaming=False))
     (task,) = reader.partitions()
-    shards = [str(row) for batch in reader.read(task) for row in batch.column(0).to_pylist()]
-    assert sorted(shards) == sorted(f"shardId-{number // 4:012d}" for number in range(32))
-    assert shards != sorted(shards)  # each shard's second reply comes behind the first of others
+
+    def is_interleaved() -> bool:
+        shards = [str(row) for batch in reader.read(task) for row in batch.column(0).to_pylist()]
+        assert sorted(shards) == sorted(f"shardId-{number // 4:012d}" for number in range(32))
+        return shards != sorted(shards)
+
+    # Each shard's second reply comes behind the first of others, unless the machine is too busy for several requests.
+    assert any(is_interleaved() for _ in range(5))
     rows: Any = reader.read(task)
     next(rows)
     rows.close()
