@@ -28,7 +28,7 @@ MASTER = os.environ.get("HEADRACE_SPARK_MASTER", "local[2,4]")
 """Spark's master URL. `local-cluster[2,1,1024]` has two executors, each in its own process."""
 PARTITIONS = 3
 INPUT, COPIES = "input", "copies"
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
 LOOK_S = 0.2
 Row = tuple[int, int]
 """The partition and the number in a record's value."""

@@ -13,7 +13,7 @@ from tests.integration.spark.chaos.kills import KillRun, Subject
 
 ROUNDS = int(os.environ.get("HEADRACE_SPARK_ROUNDS", "1"))
 SEED = os.environ.get("HEADRACE_SPARK_SEED")
-TIMEOUT_S = 400 * ROUNDS
+TIMEOUT_S = 800 * ROUNDS
 VICTIMS = ("worker", "broker", "driver")
 
 
