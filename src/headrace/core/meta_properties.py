@@ -11,7 +11,7 @@ from headrace.errors import StorageError
 from headrace.ports import FileSystem
 
 META_FILE: Final = "meta.properties"
-_DIRECTORY_ID: Final = "directory.id"
+DIRECTORY_ID: Final = "directory.id"
 _FORMAT: Final = "1"
 
 
@@ -49,10 +49,10 @@ def claim(files: FileSystem, *, cluster_id: str, node_id: int, new_id: str) -> s
                 f"{META_FILE} says {key}={found.get(key)}, this broker has {value}. The data directory belongs to "
                 "another broker or version: give this one its own directory."
             )
-    directory_id = found.get(_DIRECTORY_ID, "")
+    directory_id = found.get(DIRECTORY_ID, "")
     if found is wanted or (not directory_id and new_id):
         directory_id = directory_id or new_id
-        identity = {_DIRECTORY_ID: directory_id} if directory_id else {}
+        identity = {DIRECTORY_ID: directory_id} if directory_id else {}
         text = "".join(f"{key}={value}\n" for key, value in {**found, **identity}.items())
         files.write_file(META_FILE, text.encode())
     return directory_id

@@ -14,14 +14,18 @@ the consumer does not receive the entry, and continues with the last value that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_left, insort
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from headrace.errors import StorageError
 from headrace.ports import MetadataBatch, MetadataEntry
 
 T = TypeVar("T")
+
+SORTED_CHANGES: Final = 100
+"""The number of new and deleted keys in a batch above which all keys are sorted again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +67,13 @@ class _Consumer(NamedTuple):
 class MetadataImage:
     """All entries by key, and the consumers of their changes."""
 
-    __slots__ = ("_consumers", "_entries")
+    __slots__ = ("_consumers", "_entries", "_keys")
 
     def __init__(self) -> None:
         """Begin without entries and consumers."""
         self._entries: dict[str, MetadataEntry] = {}
+        self._keys: list[str] = []
+        """The keys of all entries, sorted."""
         self._consumers: list[_Consumer] = []
 
     def __len__(self) -> int:
@@ -79,9 +85,14 @@ class MetadataImage:
 
     def list(self, prefix: str) -> Sequence[MetadataEntry]:
         """Return all entries whose keys start with a prefix, sorted by key."""
-        return [
-            self._entries[key] for key in sorted(k for k in self._entries if k.startswith(prefix))
-        ]
+        keys, entries = self._keys, self._entries
+        found: list[MetadataEntry] = []
+        for index in range(bisect_left(keys, prefix), len(keys)):
+            key = keys[index]
+            if not key.startswith(prefix):
+                break
+            found.append(entries[key])
+        return found
 
     def consume(
         self,
@@ -122,11 +133,24 @@ class MetadataImage:
             deletes = sorted(key for key in entries if key not in kept)
         else:
             deletes = [key for key in batch.deletes if key in entries]
+        self._order({entry.key for entry in puts if entry.key not in entries}, deletes)
         for key in deletes:
             del entries[key]
         for entry in puts:
             entries[entry.key] = entry
         return self._pass_on(puts, deletes)
+
+    def _order(self, new: Collection[str], deletes: Sequence[str]) -> None:
+        """Update the order of the keys."""
+        keys = self._keys
+        if len(new) + len(deletes) > SORTED_CHANGES:
+            gone = frozenset(deletes)
+            keys[:] = sorted([*(key for key in keys if key not in gone), *new])
+            return
+        for key in deletes:
+            del keys[bisect_left(keys, key)]
+        for key in new:
+            insort(keys, key)
 
     def _pass_on(
         self, puts: Sequence[MetadataEntry], deletes: Sequence[str]

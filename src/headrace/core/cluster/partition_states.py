@@ -20,9 +20,9 @@ from headrace.core.cluster.records import (
     STATES,
     PartitionState,
     RegistrationRecord,
+    broker_id_of,
     decode,
 )
-from headrace.errors import StorageError
 from headrace.ports import MetadataEntry
 
 
@@ -73,14 +73,15 @@ def present_state(
 class PartitionStates:
     """The states of all partitions."""
 
-    __slots__ = ("_broker_epochs", "_initial", "_stored", "changes", "on_change")
+    __slots__ = ("_initial", "_stored", "broker_epochs", "changes", "listeners")
 
     def __init__(self) -> None:
         self.changes = 0
         """A number that rises with every change after `consume`."""
-        self.on_change: Callable[[Iterable[str], Iterable[int]], object] = lambda _keys, _ids: None
-        """Called with the keys of changed states, and the ids of brokers that have registered."""
-        self._broker_epochs: dict[int, int] = {}
+        self.listeners: list[Callable[[Iterable[str], Iterable[int]], object]] = []
+        """Functions to call with the keys of changed states, and the ids of brokers that have registered."""
+        self.broker_epochs: dict[int, int] = {}
+        """The present broker epoch of each broker that has ever registered."""
         self._stored: dict[str, PartitionState] = {}
         """The stored states, by key."""
         self._initial: dict[tuple[int, ...], PartitionState] = {}
@@ -93,30 +94,34 @@ class PartitionStates:
             StorageError: An entry cannot be read.
         """
         registrations = image.consume(REGISTRATIONS, _registration, self._apply_registrations)
-        self._broker_epochs.update(registrations.values())
+        self.broker_epochs.update(registrations.values())
         self._stored.update(image.consume(STATES, _state, self._apply_states))
 
     def _apply_registrations(self, changes: Changes[tuple[int, int]]) -> None:
-        self._broker_epochs.update(changes.puts.values())
+        self.broker_epochs.update(changes.puts.values())
         self._initial.clear()
         self.changes += 1
-        self.on_change((), [broker_id for broker_id, _ in changes.puts.values()])
+        self._report((), [broker_id for broker_id, _ in changes.puts.values()])
 
     def _apply_states(self, changes: Changes[PartitionState]) -> None:
         for key in changes.deletes:
             self._stored.pop(key, None)
         self._stored.update(changes.puts)
         self.changes += 1
-        self.on_change(changes.puts, ())
+        self._report(changes.puts, ())
+
+    def _report(self, keys: Iterable[str], brokers: Iterable[int]) -> None:
+        for listener in self.listeners:
+            listener(keys, brokers)
 
     def get(self, topic_id: bytes, partition: int, replicas: tuple[int, ...]) -> PartitionState:
         """Return the present state of a partition."""
         stored = self._stored.get(state_key(topic_id, partition)) if self._stored else None
         if stored is not None:
-            return present_state(stored, replicas, self._broker_epochs)
+            return present_state(stored, replicas, self.broker_epochs)
         state = self._initial.get(replicas)
         if state is None:
-            state = present_state(None, replicas, self._broker_epochs)
+            state = present_state(None, replicas, self.broker_epochs)
             self._initial[replicas] = state
         return state
 
@@ -127,7 +132,5 @@ def _state(entry: MetadataEntry) -> PartitionState:
 
 def _registration(entry: MetadataEntry) -> tuple[int, int]:
     """Return the id and the broker epoch of a broker."""
-    number = entry.key.removeprefix(REGISTRATIONS)
-    if not (number.isascii() and number.isdecimal()):
-        raise StorageError(f"{entry.key}: {number!r} is not a broker id")
-    return int(number), decode(entry, RegistrationRecord).broker_epoch
+    broker_id = broker_id_of(entry.key, REGISTRATIONS)
+    return broker_id, decode(entry, RegistrationRecord).broker_epoch

@@ -13,10 +13,15 @@ quota/<entity>          the quotas of a user, of a client id, or of both togethe
 scram/<mechanism>/<user>  the stored keys of a user's password; the name is percent-encoded
 scram_secret            the secret for made-up credentials of users that do not exist
 deleted/<topic id>      a deleted topic whose directories may still exist
-brokers/registration/<id>  the broker epoch of this broker, which rises with every start
+brokers/registration/<id>  the broker epoch of a broker, which rises with every start
+brokers/live/<id>       the addresses, rack and state of a broker of a cluster; it exists while the broker has a session
 brokers/placement/<id>/<topic id>  the log directories of this broker's replicas, except those in the first directory
-brokers/commit/<id>     the broker's last commit, see `headrace.broker.metadata.metadata_writer`
+brokers/process/<id>    the newest process of the broker, see `headrace.broker.metadata.store_client`
+brokers/commit/<id>     the last commit of the broker's requests, see `headrace.broker.metadata.commit_lane`
+brokers/commit/<id>/<lane>  the last commit of another lane
 brokers/directories/<id>  the last known names of this broker's log directories, if it ever had several
+controller              the broker that is the controller of a cluster; it exists while that broker has a session
+controller_epoch        the last controller; the version of the entry is the controller epoch
 partitioner/<topic id>  the state of the topic's partitioner, shared by the clients of an embedded broker
 pid_block               see `headrace.broker.coordinators.producer_ids`
 """
@@ -24,7 +29,7 @@ pid_block               see `headrace.broker.coordinators.producer_ids`
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Final, TypeVar
+from typing import ClassVar, Final, Literal, TypeVar
 
 import msgspec
 
@@ -44,11 +49,18 @@ UNKNOWN_USERS_KEY: Final = "scram_secret"
 DELETED: Final = "deleted/"
 STATES: Final = "state/"
 REGISTRATIONS: Final = "brokers/registration/"
+LIVE_BROKERS: Final = "brokers/live/"
+CONTROLLER_KEY: Final = "controller"
+CONTROLLER_EPOCH_KEY: Final = "controller_epoch"
 PLACEMENTS: Final = "brokers/placement/"
 LOG_DIRECTORIES: Final = "brokers/directories/"
 FORMAT: Final = 1
 TOPIC_FORMAT: Final = 3
 TOMBSTONE_FORMAT: Final = 2
+REGISTRATION_FORMAT: Final = 2
+STATE_FORMAT: Final = 2
+NO_LEADER: Final = -1
+"""The leader in the state of a partition that no broker leads."""
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -96,19 +108,70 @@ class PartitionState(Record, frozen=True):
         isr: The in-sync replicas.
         elr: The eligible leader replicas (KIP-966).
         registration: The broker epoch of the leader at which `leader_epoch` began.
+        unclean_epoch: The leader epoch that the last unclean election began; -1 if there was none. A replica whose
+            newest record is older may have records that were committed, and that the present leader does not have.
+            Entries of format 1 do not have the field.
     """
+
+    FORMATS: ClassVar[range] = range(FORMAT, STATE_FORMAT + 1)
 
     leader: int
     leader_epoch: int
     isr: tuple[int, ...]
     elr: tuple[int, ...] = ()
     registration: int = 0
-    format: int = FORMAT
+    unclean_epoch: int = -1
+    format: int = STATE_FORMAT
 
 
 class RegistrationRecord(Record, frozen=True):
-    """The registration of a broker. Every start of the broker's process increments the broker epoch."""
+    """The registration of a broker.
 
+    Attributes:
+        broker_epoch: A number that every registration of the broker increments.
+        incarnation: The id of the broker's first log directory. "" if it is not known: in entries of format 1, and for
+            a broker without a cluster.
+    """
+
+    FORMATS: ClassVar[range] = range(FORMAT, REGISTRATION_FORMAT + 1)
+
+    broker_epoch: int
+    incarnation: str = ""
+    format: int = REGISTRATION_FORMAT
+
+
+BrokerState = Literal["running", "draining"]
+"""The state of a live broker. A draining broker shuts down: it gives its partitions to other leaders."""
+
+
+class LiveRecord(Record, frozen=True):
+    """A broker of a cluster whose process runs. The entry is ephemeral.
+
+    Attributes:
+        broker_epoch: The broker epoch of the process.
+        incarnation: The id of the broker's first log directory. Another broker with the same broker id has another.
+        endpoints: Host and port of each listener, by the name of the listener.
+        rack: The rack of the broker; None if it has none.
+        state: The state of the broker.
+    """
+
+    broker_epoch: int
+    incarnation: str
+    endpoints: dict[str, tuple[str, int]] = {}
+    rack: str | None = None
+    state: BrokerState = "running"
+    format: int = FORMAT
+
+
+class ControllerRecord(Record, frozen=True):
+    """The controller of a cluster. The value of both `controller`, which is ephemeral, and `controller_epoch`.
+
+    Attributes:
+        broker: The broker that is the controller.
+        broker_epoch: The broker epoch of its process.
+    """
+
+    broker: int
     broker_epoch: int
     format: int = FORMAT
 
@@ -272,6 +335,18 @@ R = TypeVar("R", bound=Record)
 
 class _FormatOnly(msgspec.Struct, frozen=True):
     format: int
+
+
+def broker_id_of(key: str, prefix: str) -> int:
+    """Return the broker id at the end of a key.
+
+    Raises:
+        StorageError: The end of the key is not a broker id.
+    """
+    number = key.removeprefix(prefix)
+    if not (number.isascii() and number.isdecimal()):
+        raise StorageError(f"{key}: {number!r} is not a broker id")
+    return int(number)
 
 
 def encode(record: Record) -> bytes:

@@ -38,6 +38,7 @@ from headrace.errors import ErrorCode
 from headrace.ports import Entropy, Journal
 
 T = TypeVar("T")
+_BEFORE_ACTIVE: Final = frozenset({ShardState.INITIAL, ShardState.LOADING, ShardState.REPLAYED})
 LOOKED_AT_FOR_EXPIRY: Final = 20_000
 """The number of offsets that one step of the expiry check looks at: some 10 milliseconds."""
 _GROUP_COST: Final = 5
@@ -125,6 +126,11 @@ class GroupShards(ShardedCoordinator[GroupShard]):
 
     # --- deleted topics ---
 
+    @property
+    def is_loading(self) -> bool:
+        """Whether a partition is being loaded, or waits for it: its committed offsets are not known yet."""
+        return any(shard.runtime.state in _BEFORE_ACTIVE for shard in self._shards.values())
+
     def forget_offsets(
         self, topic: str, now_ms: int, is_back: Callable[[], bool] = lambda: False
     ) -> Iterator[tuple[int, list[Reply[None]]]]:
@@ -167,12 +173,25 @@ class GroupShards(ShardedCoordinator[GroupShard]):
             The number of offsets that a step has deleted.
         """
         shard = self._shards[partition]
+
+        def keeps(topic: str) -> bool:
+            return shard.runtime.state is not ShardState.ACTIVE or exists(topic)
+
         for topic in sorted(topic for topic in shard.offsets.topics() if not exists(topic)):
-            if shard.runtime.state is not ShardState.ACTIVE or exists(topic):
+            if keeps(topic):
                 continue  # a request has created the topic since
-            records = offsets.of_deleted_topics(shard, [topic])
-            self._write(shard, records, now_ms())
-            yield len(records)
+            records: list[GroupRecord] = []
+            for group_id in shard.offsets.groups_of(topic):
+                records += offsets.of_deleted_topic(shard, group_id, topic, None)
+                if len(records) >= TOMBSTONES_PER_BATCH:
+                    self._write(shard, records, now_ms())
+                    yield len(records)
+                    records = []
+                    if keeps(topic):
+                        break
+            if records:
+                self._write(shard, records, now_ms())
+                yield len(records)
 
     # --- routing ---
 

@@ -31,6 +31,7 @@ from enum import Enum
 from functools import partial
 from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
+from headrace.core.coordinator.parked import APPEND_ERRORS, Parked
 from headrace.core.deadlines import Deadlines
 from headrace.deferred import Deferred
 from headrace.errors import ApiError, ErrorCode, StorageError
@@ -62,6 +63,9 @@ class CoordinatorLog(Protocol):
 
     def high_watermark(self, partition: int) -> int:
         """Return the end offset of the records that a crash cannot lose."""
+
+    def is_suspect(self, partition: int) -> bool:
+        """Return whether another broker may coordinate the partition by now, and may have changed its state."""
 
     def read_from_start(self, partition: int) -> Iterator[Buffer]:
         """Yield all record batches of the partition in order. Each buffer has whole batches.
@@ -117,8 +121,12 @@ NOTHING: Result[None] = Result(None)
 class StateMachine(Protocol[R]):
     """The state machine of a shard: its state, which only `replay` changes, and the encoding of its records."""
 
-    def replay(self, record: R) -> None:
-        """Apply one record to the durable state."""
+    def replay(self, record: R) -> bool | None:
+        """Apply one record to the durable state, or a part that takes some milliseconds.
+
+        Returns:
+            True if a part is left. The caller replays the record again until nothing is left, before the next record.
+        """
 
     def encode(self, records: Sequence[R], now_ms: int) -> bytes:
         """Return one record batch."""
@@ -136,8 +144,13 @@ class StateMachine(Protocol[R]):
         therefore look up again what a request may have changed.
         """
 
-    def unloaded(self, error: ErrorCode) -> None:
-        """Answer all parked requests with `error`, and drop the state."""
+    def unloaded(self, error: ErrorCode) -> Iterator[None]:
+        """Drop the state at once.
+
+        Returns:
+            The rest of the work, with a pause after about each millisecond: it answers all parked requests with
+            `error`, and frees what the state has held.
+        """
 
 
 class ShardState(Enum):
@@ -151,41 +164,6 @@ class ShardState(Enum):
     REPLAYED = "Replayed"
     ACTIVE = "Active"
     FAILED = "Failed"
-
-
-class Parked:
-    """A response that waits for the high watermark to reach `end_offset`, or for its deadline."""
-
-    __slots__ = ("_resolve", "deadline_ms", "end_offset")
-
-    def __init__(
-        self, end_offset: int, deadline_ms: int, resolve: Callable[[ErrorCode], None]
-    ) -> None:
-        self.end_offset = end_offset
-        self.deadline_ms = deadline_ms
-        self._resolve: Callable[[ErrorCode], None] | None = resolve
-
-    def resolve(self, error: ErrorCode) -> None:
-        """Send the response, or the error if it is not NONE, unless the response was given up."""
-        if self._resolve is not None:
-            self._resolve(error)
-
-    def give_up(self) -> None:
-        """Drop the response, because its client no longer waits."""
-        self._resolve = None
-
-
-APPEND_ERRORS: dict[ErrorCode, ErrorCode] = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-}
-"""The error for a client of the coordinator, by the error of the append to the internal topic."""
 
 
 class ShardRuntime(Generic[R]):
@@ -216,6 +194,8 @@ class ShardRuntime(Generic[R]):
         self._postponed: deque[Callable[[int], None]] = deque()
         self._depth = 0
         self._now_ms = 0
+        self._leaving = _nothing_left()
+        """The rest of the last unload."""
         self._lives = 0
         """The number of calls of `begin` and `unload`. A load ends when the number has changed."""
 
@@ -337,7 +317,8 @@ class ShardRuntime(Generic[R]):
             return ErrorCode.NOT_COORDINATOR  # the next load replays the records
         self.end_offset = end_offset
         for record in typed:
-            self._machine.replay(record)
+            while self._machine.replay(record):
+                pass
         self.high_watermark = max(self.high_watermark, self._log.high_watermark(self.partition))
         return ErrorCode.NONE
 
@@ -363,7 +344,9 @@ class ShardRuntime(Generic[R]):
     def begin(self) -> None:
         """Wait to be loaded, without state. Unloads the shard if it is loaded or being loaded."""
         if self.state not in {ShardState.INITIAL, ShardState.FAILED}:
-            self.unload()
+            self.unload_in_steps()
+        for _ in self._leaving:  # otherwise the rest would cancel timers of the new state
+            pass
         self.state = ShardState.INITIAL
         self._lives += 1
 
@@ -388,22 +371,8 @@ class ShardRuntime(Generic[R]):
         if self.state is not ShardState.INITIAL:
             return
         self.state, life = ShardState.LOADING, self._lives
-        self.end_offset = 0
-        unknown = 0
         try:
-            for batches in self._log.read_from_start(self.partition):
-                for decoded in self._machine.decode(batches):
-                    if decoded is None:
-                        yield
-                        if self._lives != life:
-                            return
-                        continue
-                    offset, record = decoded
-                    self.end_offset = offset + 1
-                    if record is None:
-                        unknown += 1
-                    else:
-                        self._machine.replay(record)
+            for _ in self._replay_all():
                 yield
                 if self._lives != life:
                     return
@@ -413,11 +382,28 @@ class ShardRuntime(Generic[R]):
             )
             self.unload()
             raise
+        self.state = ShardState.REPLAYED
+
+    def _replay_all(self) -> Generator[None, None, None]:
+        """Replay the partition from its start, with a pause about every millisecond."""
+        self.end_offset = unknown = 0
+        for batches in self._log.read_from_start(self.partition):
+            for decoded in self._machine.decode(batches):
+                if decoded is None:
+                    yield
+                    continue
+                offset, record = decoded
+                self.end_offset = offset + 1
+                if record is None:
+                    unknown += 1
+                    continue
+                while self._machine.replay(record):
+                    yield
+            yield
         if unknown:
             self._journal.warning(
                 "coordinator_unknown_records", partition=self.partition, count=unknown
             )
-        self.state = ShardState.REPLAYED
 
     def activate_in_steps(self, now_ms: Callable[[], int]) -> Generator[None, None, None]:
         """Build soft state, and become active. Do nothing unless the partition has been replayed.
@@ -446,12 +432,37 @@ class ShardRuntime(Generic[R]):
 
     def unload(self) -> None:
         """Drop all state, and answer all parked requests with NOT_COORDINATOR. May be called during an append."""
+        for _ in self.unload_in_steps():
+            pass
+
+    def unload_in_steps(self) -> Generator[None, None, None]:
+        """Drop all state at once, and answer the requests that wait for the high watermark.
+
+        Returns:
+            The rest of the work, with a pause after about each millisecond: it answers other parked requests, and frees
+            what the state has held. `begin` does what is left of the rest.
+        """
         self.state = ShardState.FAILED
         self._lives += 1
-        self._machine.unloaded(ErrorCode.NOT_COORDINATOR)
+        leaving = self._machine.unloaded(ErrorCode.NOT_COORDINATOR)
+        self._refuse_parked()
+        self._leaving = self._leave(leaving)
+        return self._leaving
+
+    def _leave(self, leaving: Iterator[None]) -> Generator[None, None, None]:
+        for _ in leaving:
+            self._refuse_parked()
+            yield
+        self._refuse_parked()
+
+    def _refuse_parked(self) -> None:
         self._lost += self._parked
         self._parked.clear()
         self._release()
+
+
+def _nothing_left() -> Generator[None, None, None]:
+    yield from ()
 
 
 def gather(replies: Sequence[Reply[T]]) -> list[T] | Deferred[list[T]]:

@@ -124,10 +124,14 @@ class ShardedCoordinator(ABC, Generic[S]):
 
     def unload(self, partition: int) -> None:
         """Stop coordinating a partition: answer waiting requests with NOT_COORDINATOR, and drop the state."""
+        for _ in self.unload_in_steps(partition):
+            pass
+
+    def unload_in_steps(self, partition: int) -> Generator[None, None, None]:
+        """Stop coordinating a partition at once. Return the rest of the work; see `ShardRuntime.unload_in_steps`."""
+        self._timers.cancel(TimerKey(EXPIRY, partition))
         shard = self._shards.get(partition)
-        if shard is not None:
-            self._timers.cancel(TimerKey(EXPIRY, partition))
-            shard.runtime.unload()
+        return (None for _ in ()) if shard is None else shard.runtime.unload_in_steps()
 
     def high_watermark_advanced(self, partition: int, high_watermark: int) -> None:
         """Send the responses that waited for this high watermark. May be called during an append."""
@@ -196,6 +200,8 @@ class ShardedCoordinator(ABC, Generic[S]):
         shard = self._shards.get(partition)
         if shard is None:
             return failed(ErrorCode.NOT_COORDINATOR)
+        if self._log.is_suspect(partition):
+            return failed(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return shard.runtime.execute(lambda: operation(shard), failed, now_ms)
 
     def _collect(

@@ -21,6 +21,7 @@ from headrace.core.log.cleaning.cleaner import LogCleaner
 from headrace.core.log.cleaning.rewriting import Rewriting
 from headrace.core.log.config import LogConfig
 from headrace.core.log.control_batch import MARKER_SIZE, Marker, build_marker, read_marker
+from headrace.core.log.files.checkpoints import decode_checkpoint, encode_checkpoint
 from headrace.core.log.files.disk_errors import (
     DESCRIPTORS,
     NO_SPACE,
@@ -30,9 +31,10 @@ from headrace.core.log.files.disk_errors import (
 )
 from headrace.core.log.files.sync import RunTasks, SyncTask, run_in_turn
 from headrace.core.log.index.aborted_transactions import AbortedTransaction
-from headrace.core.log.log_manager import LogManager, PartitionSpec
+from headrace.core.log.log_manager import CLEAN_FILE, LogManager
 from headrace.core.log.offsets import MAX_OFFSET
 from headrace.core.log.partition_log import PartitionLog
+from headrace.core.log.partition_spec import PartitionSpec
 from headrace.core.log.producers.producer_entry import BatchEntry
 from headrace.core.log.producers.producer_state import SEQUENCE_MASK
 from headrace.core.log.reading.aborted_lookup import AbortedLookup
@@ -44,6 +46,7 @@ from headrace.core.log.shared import Shared
 from headrace.core.log.upkeep.sync_batch import SyncBatch
 
 __all__ = [
+    "CLEAN_FILE",
     "DESCRIPTORS",
     "MARKER_SIZE",
     "MAX_OFFSET",
@@ -71,6 +74,8 @@ __all__ = [
     "build_marker",
     "check_produced",
     "could_not_open",
+    "decode_checkpoint",
+    "encode_checkpoint",
     "is_passing",
     "lookup_newest",
     "lookup_timestamp",

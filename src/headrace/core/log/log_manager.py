@@ -17,11 +17,8 @@ After one failed sync all logs of the directory have failed: a later success may
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import islice
 from typing import Final
 
-from headrace.core.log.config import LogConfig
 from headrace.core.log.files.checkpoints import decode_checkpoint, encode_checkpoint
 from headrace.core.log.files.disk_errors import could_not_open, is_passing
 from headrace.core.log.files.partition_metadata import (
@@ -31,12 +28,13 @@ from headrace.core.log.files.partition_metadata import (
 )
 from headrace.core.log.files.sync import RunTasks, SyncTask, run_in_turn
 from headrace.core.log.partition_log import PartitionLog
+from headrace.core.log.partition_spec import PartitionSpec, checkpoint_key
 from headrace.core.log.segments.open_segments import OpenSegments
 from headrace.core.log.shared import Shared
 from headrace.core.log.upkeep.deletions import Deletions
 from headrace.core.log.upkeep.high_watermarks import HighWatermarks
 from headrace.core.log.upkeep.log_offsets import LogOffsets
-from headrace.core.log.upkeep.sync_batch import SyncBatch
+from headrace.core.log.upkeep.sync_batch import SyncBatch, collect
 from headrace.core.log.upkeep.upkeep import Upkeep
 from headrace.core.meta_properties import claim
 from headrace.errors import StorageError
@@ -44,20 +42,6 @@ from headrace.ports import FileSystem, Journal
 from headrace.types import TopicPartition
 
 CLEAN_FILE: Final = "clean_shutdown"
-LOGS_A_BATCH: Final = 500
-"""The number of logs in one group commit. Collecting these logs, and answering their requests, takes some ten
-milliseconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionSpec:
-    """The metadata of a partition of this broker, as far as its log needs it."""
-
-    topic_partition: TopicPartition
-    topic_id: bytes
-    config: LogConfig
-    is_replicated: bool = False
-    """Whether other brokers have replicas, so that records above the stored high watermark may be truncated."""
 
 
 class LogManager:
@@ -121,13 +105,12 @@ class LogManager:
 
         Raises:
             StorageError: The directory belongs to another cluster or broker, or has a newer format.
+            OSError: A checkpoint cannot be read (nothing was changed), or the mark cannot be removed.
         """
         directory_id = claim(files, cluster_id=cluster_id, node_id=node_id, new_id=new_id)
         clean = decode_checkpoint(CLEAN_FILE, files.read_file(CLEAN_FILE)) is not None
-        # The mark is removed durably before anything changes: after a crash from here on, the logs are recovered.
-        files.remove(CLEAN_FILE)
-        files.sync_directory("")
-        return cls(
+        # First the checkpoints are read. Without recovery points, damage to safe data would look like a torn write.
+        manager = cls(
             files,
             journal,
             directory_id=directory_id,
@@ -135,6 +118,10 @@ class LogManager:
             run_tasks=run_tasks,
             shared=shared,
         )
+        # The mark is removed before anything changes: after a crash from here on, the logs are recovered.
+        files.remove(CLEAN_FILE)
+        files.sync_directory("")
+        return manager
 
     # Loading
 
@@ -184,8 +171,10 @@ class LogManager:
             StorageError: The data is damaged.
         """
         partition, name = spec.topic_partition, str(spec.topic_partition)
+        if spec.is_replicated:
+            self.high_watermarks.begin()
         self._deletions.make_way(name, spec.topic_id)
-        key = _key(partition, spec.topic_id)
+        key = spec.checkpoint_key
         log = PartitionLog.open(
             self._files,
             name,
@@ -249,12 +238,12 @@ class LogManager:
         return topic_partition in self._logs or topic_partition in self._failed
 
     def topic_id(self, topic_partition: TopicPartition) -> bytes:
-        """Return the topic id of an open log."""
+        """Return the topic id of a partition of this directory whose log is open, or is to begin anew."""
         return self._topic_ids[topic_partition]
 
     def checkpoint_key(self, topic_partition: TopicPartition) -> str:
         """Return the name of an open log in checkpoints: topic, partition, topic id."""
-        return _key(topic_partition, self._topic_ids[topic_partition])
+        return checkpoint_key(topic_partition, self._topic_ids[topic_partition])
 
     def recovery_point(self, key: str) -> int:
         """Return the offset below which a log is known to be synced, by its `checkpoint_key`."""
@@ -275,7 +264,7 @@ class LogManager:
             self._dirty.pop(log, None)
             self.upkeep.forget(log)
             log.abandon()
-        self._offsets.forget(_key(topic_partition, topic_id))
+        self._offsets.forget(checkpoint_key(topic_partition, topic_id))
         return self._deletions.delete(str(topic_partition), topic_id.hex())
 
     def delete_left_over(
@@ -344,20 +333,48 @@ class LogManager:
             The new log.
 
         Raises:
-            OSError: A file operation failed.
+            OSError: A file operation failed. Unless the error is a passing one, the directory is out of service.
         """
         if self._failure is not None:
             raise self._failure
-        partition = spec.topic_partition
-        key = _key(partition, spec.topic_id)
+        try:
+            return self._begin_anew(spec, offset, now_ms)
+        except OSError as error:
+            if not is_passing(error):
+                self.fail(error)
+            raise
+
+    def _begin_anew(self, spec: PartitionSpec, offset: int, now_ms: int) -> PartitionLog:
+        partition, key = spec.topic_partition, spec.checkpoint_key
         log = self._logs.get(partition)
         if log is not None:
             self._lower(log, 0)
         self._offsets.lower(key, 0, self._offsets.start_offset(key) or 0)
         self.delete_log(partition)
+        self._topic_ids[partition] = spec.topic_id  # the partition stays in this directory
         self._deletions.free(str(partition))
         self._offsets.lower(key, 0, offset)
         return self.open_log(spec, now_ms)
+
+    def set_aside(self, spec: PartitionSpec, now_ms: int) -> PartitionLog:
+        """Keep the damaged log of a partition under another name, and begin an empty one; see `Deletions.set_aside`.
+
+        Raises:
+            StorageError: The empty log cannot be opened.
+            OSError: A file operation failed. Unless the error is a passing one, the directory is out of service.
+        """
+        if self._failure is not None:
+            raise self._failure
+        try:
+            self._offsets.lower(spec.checkpoint_key, 0, 0)
+            self._deletions.set_aside(str(spec.topic_partition), spec.topic_id.hex())
+            log = self.open_log(spec, now_ms)
+        except OSError as error:
+            if not is_passing(error):
+                self.fail(error)
+            raise
+        self._failed.pop(spec.topic_partition, None)
+        return log
 
     # Group commit
 
@@ -376,15 +393,7 @@ class LogManager:
         """
         if self._batch is not None or not self._dirty or self._failure is not None:
             return None
-        entries: list[tuple[PartitionLog, SyncTask]] = []
-        while self._dirty and not entries:
-            for log in list(islice(self._dirty, LOGS_A_BATCH)):
-                del self._dirty[log]
-                task = log.start_sync()
-                if task is not None:
-                    entries.append((log, task))
-        if entries:
-            self._batch = SyncBatch(entries)
+        self._batch = collect(self._dirty)
         return self._batch
 
     def finish_sync(self, batch: SyncBatch, error: OSError | None = None) -> list[PartitionLog]:
@@ -397,15 +406,12 @@ class LogManager:
             The logs whose `synced_offset` the batch raised; none after an error.
         """
         self._batch = None
-        if error is not None:
-            for log, task in batch.entries:
-                log.put_back(task)
-            if not could_not_open(error):
-                self.fail(error)
-            return []
-        for log, task in batch.entries:
-            log.finish_sync(task)
-        return [log for log, task in batch.entries if not task.abandoned]
+        if error is None:
+            return batch.finish()
+        batch.put_back()
+        if not could_not_open(error):
+            self.fail(error)
+        return []
 
     def fail(self, error: OSError) -> None:
         """Take the whole directory out of service: after an error the content of the disk is unknown."""
@@ -487,9 +493,5 @@ class LogManager:
                     )
         if clean:
             self.write_checkpoints()
-            self.high_watermarks.write()
+            self.high_watermarks.write_if_possible()
             self._files.write_file(CLEAN_FILE, encode_checkpoint(CLEAN_FILE, ()))
-
-
-def _key(partition: TopicPartition, topic_id: bytes) -> str:
-    return f"{partition.topic} {partition.partition} {topic_id.hex()}"

@@ -36,6 +36,7 @@ class PartitionLog(AppendableLog):
     """The log of one partition. Open it with `PartitionLog.open`."""
 
     __slots__ = (
+        "follows",
         "keep_from",
         "on_dirty",
         "recovery",
@@ -63,6 +64,9 @@ class PartitionLog(AppendableLog):
             loaded=loaded,
             metadata=metadata,
         )
+        self.follows = loaded.high_watermark is not None
+        """Whether the leader on another broker decides where the log begins, so that retention deletes nothing here.
+        True for a log with other replicas until this broker leads it."""
         self.keep_from = MAX_OFFSET
         """The offset from which on nothing is deleted: another log has yet to store what it needs. `MAX_OFFSET` for no
         limit."""
@@ -220,13 +224,13 @@ class PartitionLog(AppendableLog):
             ApiError: KAFKA_STORAGE_ERROR; the log has failed.
             StorageError: The segment with the offset is damaged.
         """
+        if self._failure is not None:
+            raise self._failed()
         if end_offset >= self.log_end_offset:
             return self.log_end_offset
         return max(self._find_cut(end_offset).end_offset, self.log_start_offset)
 
     def _find_cut(self, end_offset: int) -> Cut:
-        if self._failure is not None:
-            raise self._failed()
         if end_offset < self.log_start_offset:
             raise OffsetOutOfRangeError(
                 f"{self.topic_partition} cannot be truncated to offset {end_offset}, below the log start offset "
@@ -260,6 +264,8 @@ class PartitionLog(AppendableLog):
             StorageError: A batch that is needed for the state of the producers is damaged. The log is unchanged.
             OSError: A file operation failed. If it was not the first one, the log has failed: a start recovers it.
         """
+        if self._failure is not None:
+            raise self._failed()
         if end_offset >= self.log_end_offset:
             self.epochs.truncate_to_end(self.log_end_offset)
             return self.log_end_offset
@@ -285,7 +291,7 @@ class PartitionLog(AppendableLog):
     # Deletion
 
     def delete_old_segments(self, now_ms: int) -> list[int]:
-        """Delete the segments that retention allows, and return their base offsets.
+        """Delete the segments that retention allows, and return their base offsets. A follower has no retention.
 
         The log start offset moves at once. The files stay until `purge`; before that the caller makes the new log start
         offset durable. If even the active segment has expired, a new one is begun first.
@@ -298,6 +304,7 @@ class PartitionLog(AppendableLog):
             now_ms=now_ms,
             log_start_offset=self.log_start_offset,
             limit=min(self.last_stable_offset, self.keep_from),
+            follows=self.follows,
         )
         if not count:
             return []

@@ -40,6 +40,22 @@ class AckQueues(Generic[T]):
                 released.append(queue.popleft()[1])
         return released
 
+    def release_committed(self, own: int, high_watermark: int) -> list[T]:
+        """Remove and return the requests that are acknowledged now, and whose records are committed."""
+        released: list[T] = []
+        for acks, queue in self._queues.items():
+            end = self.progress.acknowledged_end(acks, own, high_watermark)
+            while queue and queue[0][0] <= min(end, high_watermark):
+                released.append(queue.popleft()[1])
+        return released
+
+    def clear_above(self, count: int) -> list[T]:
+        """Remove and return the requests that wait for more than `count` replicas."""
+        waiting = []
+        for acks in [each for each in self._queues if each > count]:
+            waiting += [request for _, request in self._queues.pop(acks)]
+        return waiting
+
     def clear(self) -> list[T]:
         """Remove and return all requests: they will not be acknowledged."""
         waiting = [each for queue in self._queues.values() for _, each in queue]

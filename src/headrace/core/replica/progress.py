@@ -6,6 +6,8 @@ they are acknowledged, otherwise the log end offset. A follower reports its prog
 The high watermark is the least progress over the maximal ISR. The maximal ISR has all in-sync replicas of the newest
 state, and all replicas that the leader has proposed to add. Until a proposal is decided, the replicas of both states
 count. Otherwise another broker could become the leader without a record below the high watermark.
+
+`headrace.core.replica.isr` says which replicas count.
 """
 
 from __future__ import annotations
@@ -33,14 +35,18 @@ def own_progress(log_end_offset: int, synced_offset: int, *, syncs_first: bool) 
 class Progress:
     """The progress of all replicas of a partition in one leader epoch. The leader's own progress is an argument."""
 
-    __slots__ = ("_broker_id", "_ends", "maximal_isr")
+    __slots__ = ("_broker_id", "_ends", "is_frozen", "isr", "maximal_isr")
 
     def __init__(self, broker_id: int, isr: Iterable[int]) -> None:
         """Begin a leader epoch: the progress of the other replicas is unknown."""
         self._broker_id = broker_id
         self._ends: dict[int, int] = {}
-        self.maximal_isr = frozenset(isr)
+        self.isr = frozenset(isr)
+        """The broker ids of the in-sync replicas of the newest state."""
+        self.maximal_isr = self.isr
         """The broker ids of the maximal ISR."""
+        self.is_frozen = False
+        """Whether the high watermark does not move: the ISR is too small, or a replica outside of it may lead."""
 
     def report(self, replica: int, end_offset: int) -> None:
         """Note the progress of another replica. It decreases if the replica has lost the end of its log."""
@@ -57,6 +63,8 @@ class Progress:
             present: The present high watermark.
             log_end_offset: The leader's log end offset.
         """
+        if self.is_frozen:
+            return present
         least = min((self._of(replica, own) for replica in self.maximal_isr), default=own)
         return max(present, min(least, log_end_offset))
 
@@ -64,8 +72,8 @@ class Progress:
         """Return the offset below which records are acknowledged to requests with these `acks`.
 
         Args:
-            acks: 1 for the leader's own replica; a higher number for as many replicas, whichever they are; -1 for all
-                in-sync replicas, that is for the high watermark.
+            acks: 1 for the leader's own replica; a higher number for as many in-sync replicas, whichever they are; -1
+                for all in-sync replicas, that is for the high watermark.
             own: The progress of the leader's own replica.
             high_watermark: The present high watermark.
         """
@@ -73,5 +81,5 @@ class Progress:
             return high_watermark
         if acks == 1:
             return own
-        ends = sorted((own, *self._ends.values()), reverse=True)
+        ends = sorted((self._of(replica, own) for replica in self.isr), reverse=True)
         return ends[acks - 1] if acks <= len(ends) else UNKNOWN

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.core.cluster import image as module
 from headrace.core.cluster.image import Changes, MetadataImage
 from headrace.errors import StorageError
 from headrace.metadata_stores.memory import MemoryMetadataStore
@@ -50,6 +53,30 @@ def test_a_consumer_receives_only_changes_below_its_prefix() -> None:
     image.apply(MetadataBatch(snapshot=False, puts=[entry("b/2")], deletes=["b/1"]))
     image.apply(MetadataBatch(snapshot=False, puts=[], deletes=["a/1", "a/2"]))
     assert received == [Changes({"a/1": b""}, []), Changes({}, ["a/1"])]
+
+
+@pytest.mark.parametrize("sorted_changes", [0, 3, 1000])
+def test_a_list_has_all_entries_below_a_prefix_in_order_after_any_change(
+    sorted_changes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SORTED_CHANGES", sorted_changes)
+    chance, image, known = random.Random(sorted_changes), MetadataImage(), dict[str, bytes]()
+    for number in range(300):
+        keys = [
+            chance.choice("abc") + "/" * chance.randrange(2) + chance.choice("xyz") for _ in "1234"
+        ]
+        puts = dict.fromkeys(keys[:2], b"%d" % number)
+        deletes = sorted({key for key in keys[2:] if key not in puts})
+        if snapshot := chance.random() < 0.1:
+            known, deletes = {}, []
+        for key in deletes:
+            known.pop(key, None)
+        known |= puts
+        entries = [MetadataEntry(key, puts[key], number) for key in sorted(puts)]
+        image.apply(MetadataBatch(snapshot, entries, deletes))
+        for prefix in ("", "a", "a/", "b/x", "c", "d"):
+            expected = [(key, known[key]) for key in sorted(known) if key.startswith(prefix)]
+            assert [(entry.key, entry.value) for entry in image.list(prefix)] == expected
 
 
 def test_a_second_snapshot_deletes_missing_entries_and_repeats_none() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Generator, Iterator
 import pytest
 
 from headrace.core.coordinator.runtime import ShardState
+from headrace.core.coordinator.state import offset_store
 from headrace.core.coordinator.state.classic_states import GroupState
 from headrace.core.coordinator.state.records import (
     CommittedOffset,
@@ -18,6 +19,7 @@ from headrace.core.coordinator.state.records import (
     StoredMember,
     encode_records,
 )
+from headrace.core.coordinator.state.shard import SESSION_US
 from headrace.core.coordinator.transaction.producers import NO_PRODUCER
 from headrace.core.coordinator.transaction.records import TransactionRecord
 from headrace.core.coordinator.transaction.states import TransactionState
@@ -159,6 +161,46 @@ def test_a_waiting_sync_becomes_not_coordinator():
     assert now(waiting).error_code == ErrorCode.NOT_COORDINATOR
 
 
+def with_members(groups: int) -> GroupHarness:
+    """Load groups of a hundred members."""
+    harness = GroupHarness()
+    for number in range(groups):
+        harness.log.append(0, stored(GenerationRecord(f"g{number}", generation(100))), 0)
+    harness.coordinator.load(0, harness.now_ms)
+    return harness
+
+
+def test_a_role_ends_at_once_and_frees_the_state_in_steps():
+    harness = with_members(100)
+    work = harness.coordinator.unload_in_steps(0)
+    assert state(harness) is ShardState.FAILED
+    assert not harness.coordinator._shards[0].classic_groups
+    assert harness.heartbeat("m1", 1) == ErrorCode.NOT_COORDINATOR
+    steps = sum(1 for _ in work)
+    assert 100 * 100 * SESSION_US // 1_000 <= steps <= 100
+    assert harness.coordinator.memory.groups_bytes == 0
+    assert harness.coordinator.next_deadline_ms is None
+
+
+@pytest.mark.parametrize("steps", [0, 1, 20])
+def test_a_role_that_begins_again_completes_the_unload_first(steps):
+    harness = with_members(100)
+    work = harness.coordinator.unload_in_steps(0)
+    for _ in range(steps):
+        next(work)
+    harness.coordinator.begin(0)
+    assert harness.coordinator.memory.groups_bytes == 0
+    harness.coordinator.load(0, harness.now_ms)
+    held = harness.coordinator.memory.groups_bytes
+    assert list(work) == []
+    assert harness.coordinator.memory.groups_bytes == held
+    harness.advance(9_999)
+    groups = harness.coordinator._shards[0].classic_groups
+    assert sum(len(group.members) for group in groups.values()) == 10_000
+    harness.advance(10_000)
+    assert not any(group.members for group in groups.values()), "the sessions have timers"
+
+
 def test_a_role_that_ends_and_begins_during_an_append_answers_not_coordinator():
     harness = GroupHarness(manual=True)
     earlier = harness.commit({("t", 0): 1})
@@ -252,18 +294,70 @@ def test_a_step_replays_a_bounded_number_of_records(kind, monkeypatch):
     shard = harness.coordinator._shards[0]
     replayed, largest, replay = 0, 0, shard.replay
 
-    def counted(record: GroupRecord) -> None:
+    def counted(record: GroupRecord) -> bool:
         nonlocal replayed
         replayed += 1
         if isinstance(record, GenerationRecord) and record.generation is not None:
             replayed += len(record.generation.members)
-        replay(record)
+        return replay(record)
 
     monkeypatch.setattr(shard, "replay", counted)
     for _ in loading(harness):
         largest = max(largest, replayed)
         replayed = 0
     assert 0 < largest <= LARGEST_STEP
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_step_ends_a_bounded_number_of_the_offsets_of_one_transaction(committed, monkeypatch):
+    monkeypatch.setattr(offset_store, "PLACES_A_STEP", LARGEST_STEP)
+    harness = GroupHarness()
+    for start in range(0, MANY, 100):
+        pending = [PendingOffset(7, 0, commit(start + each)) for each in range(100)]
+        harness.log.append(0, stored(*pending), 0)
+    later = [PendingOffset(7, 1, commit(MANY + each)) for each in range(2 * LARGEST_STEP)]
+    harness.log.append(0, stored(*later), 0)
+    harness.log.append(0, stored(Marker(7, 0, 0, committed=committed)), 0)
+    before = steps = 0
+    shard = harness.coordinator._shards[0]
+    for _ in loading(harness):
+        offsets = shard.offsets
+        ended = before - len(offsets._producers.get(7, ()))
+        assert ended <= LARGEST_STEP
+        steps += ended > 0
+        before = len(offsets._producers.get(7, ()))
+    assert steps >= MANY // LARGEST_STEP
+    assert sum(map(len, shard.offsets.of_group("g").values())) == (MANY if committed else 0)
+    assert len(shard.offsets._producers[7]) == 2 * LARGEST_STEP, "the next transaction stays open"
+
+
+def test_a_load_that_ends_within_a_marker_leaves_no_state(monkeypatch):
+    monkeypatch.setattr(offset_store, "PLACES_A_STEP", 10)
+    harness = GroupHarness()
+    harness.log.append(0, stored(*(PendingOffset(7, 0, commit(each)) for each in range(100))), 0)
+    harness.log.append(0, stored(Marker(7, 0, 0, committed=True)), 0)
+    work = loading(harness)
+    next(work)
+    offsets = harness.coordinator._shards[0].offsets
+    while not offsets.of_group("g"):
+        next(work)
+    assert offsets.has_pending("g")
+    harness.coordinator.unload(0)
+    assert list(work) == []
+    assert not offsets.has_any("g")
+    assert not harness.coordinator._shards[0].offsets.has_any("g")
+
+
+def test_an_active_coordinator_ends_a_large_transaction_at_once(monkeypatch):
+    monkeypatch.setattr(offset_store, "PLACES_A_STEP", 10)
+    harness = GroupHarness()
+    harness.log.append(0, stored(*(PendingOffset(7, 0, commit(each)) for each in range(100))), 0)
+    for _ in loading(harness):
+        pass
+    harness.coordinator.end_transaction(0, Marker(7, 0, 0, committed=True), harness.now_ms)
+    offsets = harness.coordinator._shards[0].offsets
+    assert not offsets.has_pending("g")
+    assert len(offsets.of_group("g")["t"]) == 100
 
 
 def test_a_step_of_transactions_replays_a_bounded_number_of_records(monkeypatch):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import pytest
 
@@ -48,9 +48,10 @@ class Numbers:
     def loaded(self, now_ms: int):
         return []
 
-    def unloaded(self, error: ErrorCode) -> None:
+    def unloaded(self, error: ErrorCode) -> Iterator[None]:
         self.values = []
         self.unloaded_with.append(error)
+        return iter(())
 
 
 class Bench:

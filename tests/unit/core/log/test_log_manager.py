@@ -291,6 +291,29 @@ def test_a_damaged_partition_does_not_stop_the_others_and_stays_in_doubt() -> No
     assert not manager.failed
 
 
+def test_a_damaged_log_is_kept_beside_an_empty_one_and_only_the_newest_is_kept() -> None:
+    files = MemoryFileSystem()
+    path = f"a-0/{0:020d}.log"
+    for number in range(2):
+        manager = start(files, A)
+        append(log_of(manager, A), batch_of(4 + number))
+        commit(manager)
+        manager.write_checkpoints()
+        content = bytearray(files.read_file(path) or b"")
+        content[70] ^= 1
+        files.write_file(path, bytes(content))
+        manager = start(files, A)
+        assert list(manager.failed) == [A]
+        log = manager.set_aside(PartitionSpec(A, ID, LogConfig()), NOW_MS)
+        assert manager.get(A) is log
+        assert (log.log_start_offset, log.log_end_offset, log.high_watermark) == (0, 0, 0)
+        assert not manager.failed
+        assert files.read_file(f"a-0.{ID.hex()}-damaged/{0:020d}.log") == bytes(content)
+        append(log, batch_of(1))
+        commit(manager)
+        manager.delete_log(A)
+
+
 def test_retention_runs_when_it_is_due() -> None:
     files = MemoryFileSystem()
     manager = start(files, A, config=LogConfig(segment_bytes=500, retention_ms=1000))

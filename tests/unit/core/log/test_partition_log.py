@@ -182,6 +182,26 @@ def test_retention_by_time_looks_at_the_newest_record_of_a_segment() -> None:
     assert names(files, ".log") == [*names(files, ".index"), 6] == [2, 4, 6]
 
 
+def test_a_follower_deletes_only_what_its_leader_has_deleted() -> None:
+    for config in (
+        LogConfig(segment_bytes=500, retention_ms=1000),
+        LogConfig(segment_bytes=500, retention_ms=-1, retention_bytes=0),
+    ):
+        log = filled(MemoryFileSystem(), config)
+        log.follows = True
+        assert log.delete_old_segments(NOW_MS + 10**6) == []
+        log.advance_log_start_offset(5)
+        assert log.delete_old_segments(NOW_MS + 10**6) == [0, 2]
+        assert log.log_start_offset == 5
+        log.follows = False
+        assert log.delete_old_segments(NOW_MS + 10**6)
+
+
+def test_a_log_with_other_replicas_follows_until_it_is_led() -> None:
+    assert open_log(MemoryFileSystem(), high_watermark=0).follows
+    assert not open_log(MemoryFileSystem()).follows
+
+
 def test_a_wholly_expired_log_continues_at_its_end_offset() -> None:
     files = MemoryFileSystem()
     log = filled(files, LogConfig(segment_bytes=500, retention_ms=1000))

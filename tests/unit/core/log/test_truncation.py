@@ -359,6 +359,69 @@ def test_a_truncation_that_fails_is_completed_after_a_start(config: LogConfig, c
     assert failures > 3
 
 
+def test_a_truncated_log_knows_producers_whose_batches_are_deleted() -> None:
+    log = follower(MemoryFileSystem(), SMALL)
+    for sequence in range(4):
+        append(log, batch_of(1, producer_id=5, producer_epoch=0, base_sequence=sequence))
+    while len(log.segments) < 5:
+        append(log, batch_of(1))
+    append(log, batch_of(1, producer_id=5, producer_epoch=0, base_sequence=4))
+    log.advance_high_watermark(6)
+    log.advance_log_start_offset(6)
+    log.delete_old_segments(NOW_MS)
+    log.purge()
+    assert log.segments.start_offset > 3
+    log.truncate_to(7, now_ms=NOW_MS)
+    entry = log.producers.get(5)
+    assert entry is not None
+    assert [batch.last_sequence for batch in entry.batches] == [0, 1, 2, 3]
+    append(log, batch_of(1, producer_id=5, producer_epoch=0, base_sequence=4))
+    with pytest.raises(ApiError):
+        append(log, batch_of(1, producer_id=5, producer_epoch=0, base_sequence=7))
+
+
+def test_a_truncated_log_knows_deleted_batches_of_a_producer_whose_marker_it_has() -> None:
+    files = MemoryFileSystem()
+    log = follower(files)
+    begin(log, 1)
+    log.roll(NOW_MS)
+    end(log, 1, committed=True)
+    append(log, batch_of())
+    for name in files.list(DIRECTORY):
+        if name.endswith(".snapshot"):
+            files.remove(f"{DIRECTORY}/{name}")  # a power cut has damaged it
+    log.advance_high_watermark(2)
+    log.advance_log_start_offset(1)
+    log.delete_old_segments(NOW_MS)
+    log.purge()
+    files.remove(f"{DIRECTORY}/{3:020d}.snapshot")
+    log.truncate_to(2, now_ms=NOW_MS)
+    begin(log, 1, sequence=1)
+
+
+@pytest.mark.parametrize("offset", [0, 6])
+def test_a_start_after_a_kill_makes_durable_what_it_has_found(offset: int) -> None:
+    for fuse in range(1, 40):
+        files = CrashFileSystem()
+        manager, log = managed(files, SMALL)
+        for _ in range(6):
+            append(log, batch_of(3))
+        sync(log)
+        files.fuse = files.operations + fuse
+        try:
+            manager.truncate(log, offset, NOW_MS)
+        except PowerCut:
+            files.fuse = None  # the process was killed, and the page cache is still there
+        else:
+            break
+        _, log = managed(files, SMALL)
+        found = raw_batches(log)
+        for seed in range(8):
+            _, again = managed(files.after_power_cut(seed), SMALL)
+            assert raw_batches(again) == found
+    assert fuse > 5
+
+
 def test_the_recovery_point_is_lowered_before_anything_is_removed() -> None:
     files = CrashFileSystem()
     manager, log = managed(files, SMALL)
@@ -470,6 +533,49 @@ def test_a_log_that_begins_anew_at_0_keeps_its_records_over_a_restart() -> None:
     manager.write_checkpoints()
     _, again = managed(files.after_power_cut(1), SMALL)
     assert (again.log_start_offset, again.log_end_offset) == (0, 3)
+
+
+def begins_anew_with(number: int, error: int) -> tuple[LogManager, OSError | None]:
+    """Begin a log anew while the file system refuses one operation."""
+    files = CrashFileSystem()
+    manager, log = managed(files, SMALL)
+    for _ in range(6):
+        append(log, batch_of(3))
+    sync(log)
+    manager.write_checkpoints()
+    left = iter(range(number))
+    files.fault = lambda _kind, _path: error if next(left, None) == number - 1 else None
+    try:
+        manager.truncate_fully_and_start_at(spec_of(SMALL), 40, NOW_MS)
+    except OSError as raised:
+        files.fault = None
+        return manager, raised
+    files.fault = None
+    return manager, None
+
+
+def test_a_disk_error_while_a_log_begins_anew_takes_the_directory_out_of_service() -> None:
+    refused = 0
+    for number in range(1, 20):
+        manager, error = begins_anew_with(number, errno.EIO)
+        assert manager.failure is error
+        refused += error is not None
+    assert refused > 3
+
+
+def test_a_log_can_begin_anew_after_a_full_disk_has_refused_that() -> None:
+    refused = 0
+    for number in range(1, 20):
+        manager, error = begins_anew_with(number, errno.ENOSPC)
+        assert manager.failure is None
+        if error is not None:
+            refused += 1
+            assert manager.topic_id(PARTITION) == spec_of(SMALL).topic_id
+            manager.truncate_fully_and_start_at(spec_of(SMALL), 40, NOW_MS)
+        log = manager.get(PARTITION)
+        assert log is not None
+        assert (log.log_start_offset, log.log_end_offset) == (40, 40)
+    assert refused > 3
 
 
 def test_a_power_cut_while_a_log_begins_anew_leaves_a_log_that_opens() -> None:

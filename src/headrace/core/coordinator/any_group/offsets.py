@@ -261,22 +261,12 @@ def _is_expired(
     return now_ms - since_ms >= shard.config.offsets_retention_ms
 
 
-def of_deleted_topics(shard: GroupShard, topics: Iterable[str]) -> list[GroupRecord]:
-    """Return the tombstones of all offsets committed for deleted topics.
-
-    Without tombstones a later topic of the same name would inherit the offsets.
-    """
-    return [
-        OffsetCommit(group_id, topic, partition, None)
-        for topic in topics
-        for group_id, partition in shard.offsets.of_topic(topic)
-    ]
-
-
 def of_deleted_topic(
     shard: GroupShard, group_id: str, topic: str, until_ms: int | None
 ) -> list[GroupRecord]:
     """Return the tombstones of the offsets that a group has committed for a deleted topic.
+
+    Without tombstones a later topic of the same name would inherit the offsets.
 
     Args:
         shard: The shard of the group.

@@ -28,7 +28,7 @@ GROUP_LIMIT: Final = 4 << 20
 GROUPS_LIMIT: Final = 256 << 20
 OFFSETS_LIMIT: Final = 512 << 20
 PENDING_LIMIT: Final = 25_000
-"""The most offsets in one transaction. Applying them at the marker takes some thirty milliseconds."""
+"""The most offsets in one transaction. Applying them at the marker takes some twenty milliseconds."""
 
 
 class Held(Protocol):

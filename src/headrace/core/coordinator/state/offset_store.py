@@ -7,7 +7,7 @@ transaction is committed.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from headrace.core.coordinator.state.memory import OFFSET_BYTES, OFFSETS_GROUP_BYTES, GroupMemory
 from headrace.core.coordinator.state.records import CommittedOffset, OffsetCommit, PendingOffset
@@ -18,6 +18,13 @@ Offsets = Mapping[str, Mapping[int, CommittedOffset]]
 
 Key = tuple[str, int]
 """A topic name and a partition number."""
+
+
+PLACES_A_STEP: Final = 5_000
+"""The greatest number of pending offsets that one step of a marker ends, which takes some four milliseconds."""
+
+FREED_A_STEP: Final = 5_000
+"""The number of offsets that are freed in about a millisecond."""
 
 
 class _Pending(NamedTuple):
@@ -59,7 +66,7 @@ class OffsetStore:
             self._number += 1
             self._supersede(record, self._number)
         if record.committed is not None:
-            self._set(record, record.committed)
+            self._hold(self._put(record))
             return
         topics = self._groups.get(record.group_id, {})
         partitions = topics.get(record.topic, {})
@@ -69,13 +76,19 @@ class OffsetStore:
         if not topics and self._groups.pop(record.group_id, None) is not None:
             self._hold(-group_bytes(record.group_id))
 
-    def clear(self) -> None:
-        """Delete all offsets of the shard."""
+    def free(self) -> Iterator[None]:
+        """Delete all offsets of the shard, with a pause after about each millisecond."""
         self._hold(-self._held_bytes)
         for producer_id, places in self._producers.items():
             self._memory.pending_changed(producer_id, -len(places))
-        for held in (self._groups, self._pending, self._producers):
-            held.clear()
+        self._producers.clear()
+        self._pending.clear()
+        left = FREED_A_STEP
+        while self._groups:
+            left -= sum(map(len, self._groups.popitem()[1].values())) + 1
+            if left <= 0:
+                left = FREED_A_STEP
+                yield
 
     def added_bytes(self, commits: Sequence[OffsetCommit]) -> int:
         """Return the bytes that committing some offsets would add."""
@@ -92,14 +105,20 @@ class OffsetStore:
         places = {(commit.group_id, (commit.topic, commit.partition)) for commit in commits}
         return len(places - known.keys())
 
-    def _set(self, commit: OffsetCommit, committed: CommittedOffset) -> None:
-        topics = self._groups.get(commit.group_id)
+    def _put(self, commit: OffsetCommit) -> int:
+        """Set one offset, and return the bytes that the store holds in addition."""
+        more_bytes, (group_id, topic, partition, committed) = 0, commit
+        assert committed is not None, "transactions commit offsets, they delete none"
+        topics = self._groups.get(group_id)
         if topics is None:
-            topics = self._groups[commit.group_id] = {}
-            self._hold(group_bytes(commit.group_id))
-        partitions = topics.setdefault(commit.topic, {})
-        self._hold(held_bytes(committed) - held_bytes(partitions.get(commit.partition)))
-        partitions[commit.partition] = committed
+            topics = self._groups[group_id] = {}
+            more_bytes = group_bytes(group_id)
+        partitions = topics.get(topic)
+        if partitions is None:
+            partitions = topics[topic] = {}
+        more_bytes += held_bytes(committed) - held_bytes(partitions.get(partition))
+        partitions[partition] = committed
+        return more_bytes
 
     def _hold(self, more_bytes: int) -> None:
         self._held_bytes += more_bytes
@@ -119,24 +138,48 @@ class OffsetStore:
         by_producer[producer_id] = _Pending(self._number, epoch, commit)
         self._producers.setdefault(producer_id, {})[commit.group_id, key] = None
 
-    def replay_marker(self, marker: Marker) -> Collection[str]:
-        """End a transaction: apply or drop its pending offsets. Return the affected groups.
+    def replay_marker(self, marker: Marker) -> tuple[Collection[str], bool]:
+        """End a transaction: apply or drop its pending offsets, at most `PLACES_A_STEP`.
 
         Pending offsets of a later producer epoch belong to another transaction and stay.
+
+        Returns:
+            The affected groups, and whether pending offsets of the transaction are left.
         """
-        ended: list[_Pending] = []
-        for group_id, key in list(self._producers.get(marker.producer_id, ())):
-            pending = self._pending[group_id][key][marker.producer_id]
-            if pending.epoch <= marker.producer_epoch:
-                self._forget(group_id, key, marker.producer_id)
-                ended.append(pending)
-        if marker.committed:
-            for pending in ended:
-                self._supersede(pending.commit, pending.number)
-                committed = pending.commit.committed
-                assert committed is not None, "transactions commit offsets, they delete none"
-                self._set(pending.commit, committed)
-        return {pending.commit.group_id for pending in ended}
+        producer_id, epoch, committed = marker.producer_id, marker.producer_epoch, marker.committed
+        places = self._producers.get(producer_id, {})
+        count, more_bytes = len(places), 0
+        groups: set[str] = set()
+        is_left = False
+        for place in list(places):
+            group_id, key = place
+            keys = self._pending[group_id]
+            by_producer = keys[key]
+            pending = by_producer[producer_id]
+            if pending.epoch > epoch:
+                continue
+            if count - len(places) == PLACES_A_STEP:
+                is_left = True
+                break
+            groups.add(group_id)
+            del places[place]
+            if len(by_producer) == 1:  # the usual case
+                del keys[key]
+                if not keys:
+                    del self._pending[group_id]
+            else:
+                del by_producer[producer_id]
+                if committed:
+                    self._supersede(pending.commit, pending.number)
+            more_bytes -= held_bytes(pending.commit.committed)
+            if committed:
+                more_bytes += self._put(pending.commit)
+        if count and not places:
+            del self._producers[producer_id]
+        if count > len(places):
+            self._memory.pending_changed(producer_id, len(places) - count)
+        self._hold(more_bytes)
+        return groups, is_left
 
     def _supersede(self, record: OffsetCommit, number: int) -> None:
         """Drop the pending offsets of a partition that are older than a record which takes effect now."""

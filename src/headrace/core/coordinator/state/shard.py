@@ -99,14 +99,20 @@ class GroupShard:
 
     # --- durable state ---
 
-    def replay(self, record: GroupRecord) -> None:
-        """Apply one record. Generations and offsets change only here."""
+    def replay(self, record: GroupRecord) -> bool:
+        """Apply one record, or a part of a marker. Generations and offsets change only here.
+
+        Returns:
+            Whether a part of the record is left.
+        """
         if isinstance(record, PendingOffset):
             self.offsets.replay_pending(record)
             self._group(record.commit.group_id)
         elif isinstance(record, Marker):
-            for group_id in self.offsets.replay_marker(record):
+            groups, is_left = self.offsets.replay_marker(record)
+            for group_id in groups:
                 self.forget_if_void(group_id)
+            return is_left
         elif isinstance(record, OffsetCommit):
             self.offsets.replay(record)
             if record.committed is not None:
@@ -124,6 +130,7 @@ class GroupShard:
             self.cancel_timers(gone)
             if self.offsets.has_any(record.group_id):
                 self._group(record.group_id)
+        return False
 
     def _replay_consumer(self, record: ConsumerRecord) -> None:
         group = self.consumer_groups.get(record.group_id)
@@ -162,19 +169,26 @@ class GroupShard:
             if pace.done_us >= MILLISECOND:
                 yield from pace.pauses()
 
-    def unloaded(self, error: ErrorCode) -> None:
-        """Answer all parked requests and drop all state."""
+    def unloaded(self, error: ErrorCode) -> Iterator[None]:
+        """Drop all state. The rest of the work answers parked requests, and frees the state."""
         groups, self.classic_groups = self.classic_groups, {}
         consumers, self.consumer_groups = self.consumer_groups, {}
-        self.offsets.clear()
+        offsets, self.offsets = self.offsets, OffsetStore(self.memory)
         for group_id, member_id in self.stops.pending:
             self.timers.cancel(TimerKey(STOP, self.partition, group_id, member_id))
         self.stops.clear()
-        for consumer_group in consumers.values():
-            self.memory.forget(consumer_group)
-            for member_id in consumer_group.members:
-                self.cancel_consumer_timers(consumer_group, member_id)
-        for group in groups.values():
+        return self._free(groups, consumers, offsets, error)
+
+    def _free(
+        self,
+        groups: dict[str, ClassicGroup],
+        consumers: dict[str, ConsumerGroup],
+        offsets: OffsetStore,
+        error: ErrorCode,
+    ) -> Iterator[None]:
+        pace = Pace()
+        while groups:
+            group = groups.popitem()[1]
             self.memory.forget(group)
             self.cancel_timers(group)
             for member in group.members.values():
@@ -182,6 +196,18 @@ class GroupShard:
                     self.answer_join(member, JoinGroupResponse(error_code=error, member_id=""))
                 if member.awaiting_sync is not None:
                     self.answer_sync(member, SyncGroupResponse(error_code=error))
+            pace.done_us += (1 + len(group.members)) * SESSION_US
+            if pace.done_us >= MILLISECOND:
+                yield from pace.pauses()
+        while consumers:
+            consumer_group = consumers.popitem()[1]
+            self.memory.forget(consumer_group)
+            for member_id in consumer_group.members:
+                self.cancel_consumer_timers(consumer_group, member_id)
+            pace.done_us += (1 + len(consumer_group.members)) * SESSION_US
+            if pace.done_us >= MILLISECOND:
+                yield from pace.pauses()
+        yield from offsets.free()
 
     def _group(self, group_id: str) -> ClassicGroup:
         group = self.classic_groups.get(group_id)

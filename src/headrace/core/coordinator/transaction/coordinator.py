@@ -23,6 +23,7 @@ from headrace.core.coordinator.transaction.shard import (
     MarkerWriter,
     TransactionShard,
 )
+from headrace.core.coordinator.transaction.states import TransactionState
 from headrace.core.coordinator.transaction.transactions import EntryRetry
 from headrace.core.coordinator.transaction.usage import Usage
 from headrace.errors import ErrorCode
@@ -224,6 +225,18 @@ class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
         if error is not ErrorCode.NONE:
             return error
         return transactions.unverified(shard, transactional_id, producer, partition)
+
+    def is_suspect(self, transactional_id: str) -> bool:
+        """Return whether another broker may coordinate a transactional id by now, so that `verify` may be wrong."""
+        partition = self.partition_for(transactional_id)
+        return partition is not None and self._log.is_suspect(partition)
+
+    def start_ms_of(self, transactional_id: str) -> int:
+        """Return the time at which the open transaction of a transactional id has begun; -1 if none is open."""
+        shard = self._shard_of(transactional_id)
+        transaction = None if shard is None else shard.transactions.get(transactional_id)
+        is_open = transaction is not None and transaction.metadata.state is TransactionState.ONGOING
+        return transaction.metadata.start_ms if transaction is not None and is_open else -1
 
     # --- views ---
 

@@ -96,10 +96,11 @@ def write_next(shard: TransactionShard, transaction: CoordinatedTransaction, now
         metadata.producer_epoch,
         metadata.state is TransactionState.PREPARE_COMMIT,
         metadata.client_transaction_version,
+        metadata.start_ms,
     )
     for _ in range(min(MARKERS_AT_ONCE, len(unwritten))):
         partition = unwritten.pop()
-        done = partial(_marked, shard, transaction, metadata, partition=partition, now_ms=now_ms)
+        done = partial(_marked, shard, transaction, metadata, partition=partition)
         shard.writer.write(shard.partition, outcome, partition, done, now_ms)
         if not shard.is_current(transaction, metadata):
             return
@@ -114,9 +115,9 @@ def _marked(
     transaction: CoordinatedTransaction,
     metadata: TransactionMetadata,
     error: ErrorCode,
+    now_ms: int,
     *,
     partition: TopicPartition,
-    now_ms: int,
 ) -> None:
     if not shard.is_current(transaction, metadata) or transaction.unmarked is None:
         return

@@ -53,17 +53,19 @@ class TransactionOutcome(NamedTuple):
     producer_epoch: int
     committed: bool
     transaction_version: int = 0
+    start_ms: int = -1
+    """The time at which the transaction has begun. Transactions of one epoch differ in this time; -1 if unknown."""
 
 
 class MarkerWriter(Protocol):
-    """Writes markers into the partitions that this broker leads; the broker implements it."""
+    """Writes markers into the partitions of the cluster; the broker implements it."""
 
     def write(
         self,
         coordinator_partition: int,
         outcome: TransactionOutcome,
         partition: TopicPartition,
-        done: Callable[[ErrorCode], None],
+        done: Callable[[ErrorCode, int], None],
         now_ms: int,
     ) -> None:
         """Write one marker.
@@ -72,9 +74,10 @@ class MarkerWriter(Protocol):
             coordinator_partition: The partition of `__transaction_state` that has the decision.
             outcome: The content of the marker.
             partition: The partition to which the marker is appended.
-            done: Called once, possibly before `write` returns. The argument is NONE when the marker is below the high
-                watermark, or when no marker is needed: the partition was deleted, or a newer epoch has written to it.
-                Otherwise it is the error for which the marker has to be written again.
+            done: Called once, possibly before `write` returns. The first argument is NONE when the marker is below the
+                high watermark, or when no marker is needed: the partition was deleted, or a newer epoch has written to
+                it. Otherwise it is the error for which the marker has to be written again. The second argument is the
+                time of the call.
             now_ms: The time.
         """
 
@@ -253,14 +256,24 @@ class TransactionShard:
             self._complete(self, transaction, now_ms)
         return NOTHING
 
-    def unloaded(self, error: ErrorCode) -> None:
-        """Drop all state. Results of markers that are in flight are ignored."""
+    def unloaded(self, error: ErrorCode) -> Iterator[None]:
+        """Drop all state. Results of markers that are in flight are ignored. The rest of the work frees the state."""
         transactions, self.transactions = self.transactions, {}
-        for transaction in transactions.values():
+        return self._free(transactions, error)
+
+    def _free(
+        self, transactions: dict[str, CoordinatedTransaction], error: ErrorCode
+    ) -> Iterator[None]:
+        pace = Pace()
+        while transactions:
+            transaction = transactions.popitem()[1]
             self.usage.change(transaction.transactional_id, transaction.metadata, None)
             self._cancel_timers(transaction)
             if transaction.waiting:
                 self.notify_waiting(transaction, error, transaction.metadata.last_update_ms)
+            pace.done_us += TIMEOUT_US + len(transaction.metadata.partitions) * PARTITION_US
+            if pace.done_us >= MILLISECOND:
+                yield from pace.pauses()
 
     # --- timers ---
 

@@ -214,8 +214,14 @@ class AppendableLog(ReadableLog):
         if self._failure is not None:
             raise self._failed()
         is_empty = len(self.segments) == 1 and not self.segments.active.loaded
+        if self.log_end_offset > self.log_start_offset:
+            # This replica may have led without a batch. The next leader may have batches of an epoch before that one.
+            self.epochs.truncate_to_end(self.log_end_offset)
         for header, batch in check_replicated(
-            records, self.log_end_offset, self.epochs.latest, is_empty=is_empty
+            records,
+            self.log_end_offset,
+            self.epochs.epoch_at(self.log_end_offset - 1),
+            is_empty=is_empty,
         ):
             self._write_replicated(header, batch, now_ms)
         return self.log_end_offset
@@ -231,8 +237,6 @@ class AppendableLog(ReadableLog):
         segment = self._log_files.prepare(self.config, size, max_timestamp, last_offset, now_ms)
         if base_offset > self.log_end_offset:
             self._log_files.allow_gaps()
-            if self.log_end_offset > self.log_start_offset:
-                self.epochs.truncate_to_end(self.log_end_offset)  # an epoch without a batch
         segment.append(
             (batch,),
             size,
@@ -241,6 +245,8 @@ class AppendableLog(ReadableLog):
             max_timestamp,
             is_control=header[ATTRIBUTES] & CONTROL_FLAG,
         )
+        if header[LEADER_EPOCH] < self.epochs.latest:  # of an empty log
+            self.epochs.truncate_to_end(self.log_end_offset)
         self.log_end_offset = last_offset + 1
         self.epochs.assign(header[LEADER_EPOCH], base_offset)
         if self.config.expires:

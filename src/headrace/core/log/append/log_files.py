@@ -332,7 +332,8 @@ class LogFiles:
     def save_epochs(self, end_offset: int) -> None:
         """Make the leader epochs durable that remain if the log is cut at an offset.
 
-        This is the only step of a truncation that needs space. Nothing else has changed when it fails.
+        A full disk may refuse this file, or before it a checkpoint that `LogManager.truncate` lowers. In both cases no
+        batch is removed yet. A lower recovery point or clean offset does no harm.
 
         Raises:
             OSError: The file could not be written.

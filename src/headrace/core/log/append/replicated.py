@@ -12,6 +12,7 @@ from crc32c import crc32c
 from headrace.core.log.control_batch import read_marker
 from headrace.core.log.offsets import MAX_OFFSET_SPAN
 from headrace.core.log.producers.replay import is_marker
+from headrace.core.log.recovery.segment_scan import header_fault
 from headrace.errors import CorruptMessageError, CorruptRecordError, InvalidRecordError
 from headrace.records.batch import (
     BASE_OFFSET,
@@ -22,9 +23,6 @@ from headrace.records.batch import (
     LAST_OFFSET_DELTA,
     LEADER_EPOCH,
     LOG_OVERHEAD,
-    MAGIC,
-    MAGIC_BYTE,
-    MIN_BATCH_LENGTH,
     RECORDS_COUNT,
     HeaderFields,
     unpack_header,
@@ -59,9 +57,8 @@ def check_replicated(
             header[BASE_OFFSET],
             header[BASE_OFFSET] + header[LAST_OFFSET_DELTA],
         )
-        if base_offset < end_offset and not (
-            is_empty and not checked and last_offset >= end_offset
-        ):
+        holds_start = is_empty and not checked and base_offset >= 0 and last_offset >= end_offset
+        if base_offset < end_offset and not holds_start:
             raise InvalidRecordError(f"base offset {base_offset} below the log end {end_offset}")
         if last_offset - end_offset > MAX_OFFSET_SPAN:
             raise InvalidRecordError(
@@ -79,19 +76,13 @@ def _sound_batch(view: memoryview, position: int) -> tuple[HeaderFields, memoryv
     if position + HEADER_SIZE > len(view):
         raise CorruptMessageError(f"no whole batch header at byte {position} of {len(view)}")
     header: HeaderFields = unpack_header(view, position)
-    length, magic, delta, count = (
-        header[BATCH_LENGTH],
-        header[MAGIC_BYTE],
-        header[LAST_OFFSET_DELTA],
-        header[RECORDS_COUNT],
-    )
-    if length < MIN_BATCH_LENGTH or position + LOG_OVERHEAD + length > len(view):
-        raise CorruptMessageError(f"batch length {length} at byte {position} of {len(view)}")
-    if magic != MAGIC:
-        raise CorruptMessageError(f"message format {magic}; only format {MAGIC} is accepted")
-    if not 0 <= count <= delta + 1 or delta < 0:
-        raise CorruptMessageError(f"{count} records with last offset delta {delta}")
-    batch = view[position : position + LOG_OVERHEAD + length]
+    if fault := header_fault(header, len(view) - position):
+        raise CorruptMessageError(f"{fault} at byte {position} of {len(view)}")
+    if not 0 <= header[RECORDS_COUNT] <= header[LAST_OFFSET_DELTA] + 1:
+        raise CorruptMessageError(
+            f"{header[RECORDS_COUNT]} records with last offset delta {header[LAST_OFFSET_DELTA]}"
+        )
+    batch = view[position : position + LOG_OVERHEAD + header[BATCH_LENGTH]]
     if crc32c(batch[CRC_START:]) != header[CRC]:
         raise CorruptMessageError(
             f"the CRC of the batch at offset {header[BASE_OFFSET]} does not match"

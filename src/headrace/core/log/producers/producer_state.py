@@ -290,20 +290,24 @@ class ProducerStates:
         return _PRODUCER_BYTES * len(self._entries)
 
     def keep_deleted(self, known: ProducerStates, end_offset: int) -> None:
-        """Add the producers of a truncated log whose batches are deleted: only `known` has their state.
+        """Add what only the state before a truncation knows: batches of producers that are deleted.
 
         Args:
             known: The state before the truncation.
             end_offset: The new log end offset. Batches above it are left out.
         """
-        kept: dict[int, bytes] = {}
+        absent: dict[int, bytes] = {}
         for producer_id, entry in known.items():
             count = sum(batch.last_offset < end_offset for batch in entry.batches)
-            if count and producer_id not in self._entries:
-                packed = entry.packed_batches[: count * BATCH_BYTES]
-                kept[producer_id] = entry._replace(packed_batches=packed).encode()
-        self._entries = kept | self._entries  # the longest idle producers come first
-        self._bound.count += len(kept)
+            packed, present = entry.packed_batches[: count * BATCH_BYTES], self.get(producer_id)
+            if present is None:
+                if count:
+                    absent[producer_id] = entry._replace(packed_batches=packed).encode()
+            elif present.epoch == entry.epoch and len(present.packed_batches) < len(packed):
+                # Both end with the same batch, or all batches of the producer are deleted.
+                self._entries[producer_id] = present._replace(packed_batches=packed).encode()
+        self._entries = absent | self._entries  # the longest idle producers come first
+        self._bound.count += len(absent)
 
     def encode(self, offset: int) -> bytes:
         """Return the snapshot file of the state after all batches below `offset`."""

@@ -65,12 +65,10 @@ class ProducerSnapshots:
         while self._offsets and self._offsets[0] < offset:
             self._remove(0)
 
-    def remove_above(self, offset: int) -> bool:
-        """Remove the snapshots above an offset, where the log was cut off. Returns whether there were any."""
-        count = len(self._offsets)
+    def remove_above(self, offset: int) -> None:
+        """Remove the snapshots above an offset, where the log was cut off."""
         while self._offsets and self._offsets[-1] > offset:
             self._remove(-1)
-        return len(self._offsets) != count
 
     def _remove(self, number: int) -> None:
         self._files.remove(self._path(self._offsets.pop(number)))

@@ -179,6 +179,15 @@ class CachedState:
             self.producers, restored = self._no_producers(), None
         self._producers_end = restored or 0
 
+    def forget_producers(self, offset: int) -> None:
+        """Forget the producers and transactions of batches that are all gone, unless a snapshot at an offset has them.
+
+        A transaction whose marker is gone would stay open, and a producer would have to repeat lost batches.
+        """
+        self.producers.close()
+        self.producers = self._no_producers()
+        self.restore_producers(offset, offset)
+
     def replay(self, file: File, position: int, header: HeaderFields) -> None:
         """Update the producers with a batch at a byte position of a file, unless the snapshot knows the batch."""
         if header[PRODUCER_ID] < 0 or header[BASE_OFFSET] < self._producers_end:

@@ -82,6 +82,8 @@ class LogLoader:
         """Whether the directory has any `.txnindex` file."""
         self._has_gaps = False
         """Whether offsets may be missing in the last segment."""
+        self._has_files = False
+        """Whether the directory has any file."""
 
     def load(self) -> LoadedLog:
         """Open, check and repair the log.
@@ -114,7 +116,7 @@ class LogLoader:
             # All records were deleted already, and what followed never reached the disk. Offsets never go back.
             self._remove_from(kept, 0)
             kept, end_offset = [], start_offset
-            self._state.restore_producers(end_offset, end_offset)
+            self._state.forget_producers(end_offset)
         if self._high_watermark is not None:
             self._state.find_undecided(kept, self._high_watermark)
         unsynced = self._tidy(kept, first_scanned, end_offset)
@@ -141,7 +143,9 @@ class LogLoader:
         bases: list[int] = []
         snapshots: list[int] = []
         sidecars: set[int] = set()
-        for name in finish_replacements(self._files, self._directory, self._owner):
+        names = finish_replacements(self._files, self._directory, self._owner)
+        self._has_files = bool(names)
+        for name in names:
             if match := SEGMENT_FILE.fullmatch(name):
                 base_offset, suffix = int(match[1]), match[2]
                 if suffix == LOG_SUFFIX:
@@ -346,7 +350,7 @@ class LogLoader:
     ) -> SyncTask | None:
         """Remove what describes offsets that are gone, and return the task that makes the checked data durable."""
         self._state.cut_epochs(end_offset)
-        stale = self._state.snapshots.remove_above(end_offset)
+        self._state.snapshots.remove_above(end_offset)
         read = segments if self._state.rebuilt else segments[first_scanned:]
         self._state.save_aborted(read, has_files=self._has_txnindex)
         if self._clean:
@@ -362,8 +366,9 @@ class LogLoader:
             unsynced.append(segment.file)
             if not segment.indexed_size:
                 self._files.remove(segment.sidecar_path(SPARSE_INDEX))
-        if not segments and not stale:
+        if not self._has_files:
             return None
+        # Also without segments: a process that was killed may have removed them without a sync.
         return SyncTask(self._files, unsynced, self._directory, end_offset)
 
 

@@ -110,7 +110,7 @@ class SegmentScan:
 
     def _fault(self, header: HeaderFields) -> str:
         position = self.position
-        if fault := _header_fault(header, self._size - position):
+        if fault := header_fault(header, self._size - position):
             return fault
         # Also for the last batch below the recovery point: its length decides where the first batch above begins.
         checked = header[BASE_OFFSET] + header[LAST_OFFSET_DELTA] + 1 >= self._recovery_point
@@ -144,7 +144,7 @@ class SegmentScan:
         if len(content) < HEADER_SIZE:
             return None
         following = unpack_header(content)
-        if _header_fault(following, self._size - position):
+        if header_fault(following, self._size - position):
             return None
         end = position + LOG_OVERHEAD + following[BATCH_LENGTH]
         sound = _crc_of(self._file, position + CRC_START, end) == following[CRC]
@@ -169,14 +169,20 @@ def _crc_of(file: File, position: int, end: int) -> int:
     return crc
 
 
-def _header_fault(header: HeaderFields, remaining: int) -> str:
+def header_fault(header: HeaderFields, remaining: int) -> str:
+    """Return what is wrong with the header of a batch, "" if nothing is.
+
+    Args:
+        header: The header, whose CRC is not checked yet.
+        remaining: The number of bytes from the beginning of the batch on.
+    """
     length, magic = header[BATCH_LENGTH], header[MAGIC_BYTE]
     if length < MIN_BATCH_LENGTH:
         return f"batch length {length}"
     if magic != MAGIC:
         return f"magic {magic}"
     if length + LOG_OVERHEAD > remaining:
-        return "the file ends inside a batch"
+        return "the bytes end inside a batch"
     if header[LAST_OFFSET_DELTA] < 0:
         return f"last offset delta {header[LAST_OFFSET_DELTA]}"
     return ""

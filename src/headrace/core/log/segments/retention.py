@@ -16,6 +16,7 @@ def count_deletable(
     now_ms: int,
     log_start_offset: int,
     limit: int,
+    follows: bool = False,
 ) -> int:
     """Return how many of the oldest segments may be deleted.
 
@@ -28,11 +29,14 @@ def count_deletable(
         now_ms: The wall clock. Records with later timestamps do not expire.
         log_start_offset: Segments that end at or before it may be deleted.
         limit: The last stable offset. A segment that ends beyond it stays: nothing of an open transaction is deleted.
+        follows: Whether only the log start offset counts, because the leader on another broker applies the retention.
     """
     total = sum(segment.size for segment in segments)
     count = 0
     for number, segment in enumerate(segments, 1):
         if segment.end_offset > limit or not segment.size:
+            break
+        if follows and segment.end_offset > log_start_offset:
             break
         by_size = 0 <= config.retention_bytes <= total - segment.size
         latest = segment.expiries.summary(segment.size).latest if config.expires else NEVER

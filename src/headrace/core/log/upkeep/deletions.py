@@ -16,6 +16,8 @@ from headrace.ports import FileSystem, Journal
 
 DELETE_SUFFIX: Final = "-delete"
 STRAY_SUFFIX: Final = "-stray"
+DAMAGED_SUFFIX: Final = "-damaged"
+"""The end of the name of a directory whose log was damaged, and fetched anew."""
 NAME_LENGTH: Final = 150
 """The number of characters of a topic's name that a deleted directory keeps. With all suffixes it stays below 255
 bytes."""
@@ -78,6 +80,22 @@ class Deletions:
             doomed = f"{name[-NAME_LENGTH:]}.{owner}.{self._count}{DELETE_SUFFIX}"
         self._unnamed[name] = doomed
         return self._try_to_free(name)
+
+    def set_aside(self, name: str, owner: str) -> None:
+        """Keep a directory under another name, in place of one that was kept before. Does nothing if there is none.
+
+        Args:
+            name: The directory.
+            owner: The id of its topic in hexadecimal.
+
+        Raises:
+            OSError: The directory cannot be renamed now.
+        """
+        if self._files.list(name):
+            kept = f"{name[-NAME_LENGTH:]}.{owner}{DAMAGED_SUFFIX}"
+            self._files.remove_tree(kept)
+            self._files.rename(name, kept)
+            self._files.sync_directory("")
 
     def _try_to_free(self, name: str) -> bool:
         try:

@@ -4,6 +4,9 @@ A log is opened with the high watermark of the checkpoint, or with its log start
 harm, because the replicas raise the high watermark again. An entry above the log end offset would do harm: the log
 would reach it again with records that no other replica may have. A crash that cuts the log leaves such an entry, and so
 does a deleted topic of the same name. The file is removed then, before the log takes an append.
+
+A log without other replicas is opened with its log end offset. So a directory with such logs only gets the file at a
+clean shutdown, which a change of the replicas before the next start may need.
 """
 
 from __future__ import annotations
@@ -33,10 +36,13 @@ class HighWatermarks:
         "_entries",
         "_failed",
         "_files",
+        "_is_periodic",
+        "_is_put_off",
         "_is_stored",
         "_journal",
         "_logs",
         "_offsets",
+        "follows_sync",
         "interval_ms",
         "next_ms",
     )
@@ -66,6 +72,12 @@ class HighWatermarks:
         """The lines of the last checkpoint."""
         self._is_stored = bool(self._offsets)
         """Whether the file has the last checkpoint."""
+        self._is_periodic = False
+        """Whether a log with other replicas was opened."""
+        self._is_put_off = False
+        """Whether the disk was full at the last checkpoint, which was logged."""
+        self.follows_sync = False
+        """Whether the next sync is to call `moved`: the checkpoint is periodic, and no time is set."""
         self.interval_ms = CHECKPOINT_INTERVAL_MS
         self.next_ms: int | None = None
         """The time of the next checkpoint; None if nothing has changed since the last one."""
@@ -81,9 +93,15 @@ class HighWatermarks:
             self._files.sync_directory("")
             self._is_stored = False
 
+    def begin(self) -> None:
+        """Write the checkpoint periodically from now on: a log with other replicas is opened."""
+        if not self._is_periodic:
+            self._is_periodic = self.follows_sync = True
+
     def moved(self, now_ms: int) -> None:
-        """Let a checkpoint follow after the interval. Called after a sync, because high watermarks may have moved."""
-        self.next_ms = now_ms + self.interval_ms
+        """Let a checkpoint follow after the interval if `follows_sync`, because high watermarks may have moved."""
+        if self.follows_sync:
+            self.next_ms, self.follows_sync = now_ms + self.interval_ms, False
 
     def tick(self, now_ms: int) -> None:
         """Write the checkpoint if it is due. While the high watermarks move, another one follows after the interval.
@@ -93,14 +111,29 @@ class HighWatermarks:
         """
         if self.next_ms is None or now_ms < self.next_ms:
             return
-        self.next_ms = now_ms + self.interval_ms
+        self.next_ms = now_ms + self.interval_ms if self.write_if_possible() else None
+        self.follows_sync = self.next_ms is None
+
+    def write_if_possible(self) -> bool:
+        """Write the checkpoint like `write`. A full disk is logged once: the older checkpoint does no harm.
+
+        Returns:
+            Whether another checkpoint is to be tried later: this one was written, or the disk is full.
+
+        Raises:
+            OSError: The disk refused the file for another reason than being full.
+        """
         try:
-            if not self.write():
-                self.next_ms = None
+            is_written = self.write()
         except OSError as error:
             if not is_passing(error):
                 raise
-            self._journal.warning("checkpoint_not_written", reason=str(error))
+            if not self._is_put_off:
+                self._is_put_off = True
+                self._journal.warning("checkpoint_not_written", reason=str(error))
+            return True
+        self._is_put_off = False
+        return is_written
 
     def write(self) -> bool:
         """Write the checkpoint unless the file has it already. Return whether it was written.

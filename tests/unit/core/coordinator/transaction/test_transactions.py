@@ -231,6 +231,22 @@ def test_markers_that_cannot_be_written_are_tried_again_and_the_others_are_not()
     assert harness.state() is TransactionState.COMPLETE_COMMIT
 
 
+def test_a_marker_that_is_refused_late_is_retried_after_a_pause() -> None:
+    harness = TransactionHarness()
+    producer = ongoing(harness)
+    harness.markers.held = True
+    harness.end(producer)
+    first, second = harness.markers.begun
+    harness.markers.begun = []
+    harness.markers.finish(first)
+    harness.advance(3_000)
+    second.done(ErrorCode.REQUEST_TIMED_OUT)
+    harness.advance(harness.config.marker_retry_ms - 1)
+    assert not harness.markers.begun
+    harness.advance(1)
+    assert [write.partition for write in harness.markers.begun] == [B]
+
+
 def test_markers_that_are_always_refused_are_logged_once_and_retried_with_backoff() -> None:
     harness = TransactionHarness()
     producer = ongoing(harness)

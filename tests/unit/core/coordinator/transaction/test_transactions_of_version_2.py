@@ -12,6 +12,7 @@ from headrace.core.coordinator.transaction.records import (
     decode_records,
     encode_records,
 )
+from headrace.core.coordinator.transaction.shard import TransactionOutcome
 from headrace.core.coordinator.transaction.states import TransactionState
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.transaction_log_record import TransactionLogValue
@@ -53,8 +54,8 @@ def test_ending_a_transaction_raises_the_epoch_in_its_markers(*, committed: bool
     producer = ongoing(harness)
     after = harness.end_bumping(producer, committed=committed)
     assert after == following(producer)
-    written = {(at, *outcome) for at, outcome in harness.markers.written}
-    assert written == {(at, *following(producer), committed, 2) for at in (A, B)}
+    marker = TransactionOutcome(*following(producer), committed, 2)
+    assert set(harness.markers.written) == {(A, marker), (B, marker)}
     state = TransactionState.COMPLETE_COMMIT if committed else TransactionState.COMPLETE_ABORT
     assert harness.state() is state
     assert harness.enter(following(producer), A) is NONE

@@ -82,6 +82,19 @@ def test_gaps_survive_a_restart(*, clean: bool) -> None:
         assert not again.recovery.reason
 
 
+def test_the_synced_offset_is_the_end_of_batches_after_gaps() -> None:
+    log = open_log(CrashFileSystem(), LogConfig(segment_bytes=200), high_watermark=0)
+    replicate(log, placed(batch_of(1), 5), placed(batch_of(2), 9))
+    task = log.start_sync()
+    assert task is not None
+    replicate(log, placed(batch_of(1), 40), placed(batch_of(1), 300))
+    task.run()
+    log.finish_sync(task)
+    assert (log.synced_offset, log.log_end_offset) == (11, 301)
+    sync(log)
+    assert log.synced_offset == 301
+
+
 def test_offsets_before_a_gap_are_read_as_the_batch_after_it() -> None:
     log = open_log(MemoryFileSystem())
     replicate(log, placed(batch_of(1), 5), placed(batch_of(1), 9))
@@ -266,6 +279,41 @@ def test_an_epoch_without_a_batch_does_not_begin_in_a_gap() -> None:
     assert log.epochs.entries == [(0, 0), (2, 5)]
 
 
+@pytest.mark.parametrize("restarts", ["never", "before", "after", "twice"])
+def test_a_leader_without_a_batch_follows_a_leader_with_an_earlier_epoch(restarts: str) -> None:
+    """(1) Broker 1 appends in epoch 3. (2) This replica leads in epoch 5, and appends nothing.
+
+    (3) Broker 1 leads again in epoch 6, before it has truncated its log.
+    """
+    files = MemoryFileSystem()
+    log = open_log(files)
+    replicate(log, placed(batch_of(), 0, 3))
+    log.become_leader(5)
+    if restarts in {"before", "twice"}:
+        sync(log)
+        log.close(NOW_MS)
+        log = open_log(files)
+    replicate(log, placed(batch_of(), 1, 3), placed(batch_of(), 2, 6))
+    if restarts in {"after", "twice"}:
+        log = open_log(files, clean=False, recovery_point=1)
+        assert not log.recovery.reason
+    assert log.epochs.entries == [(3, 0), (6, 2)]
+    assert log.log_end_offset == 3
+
+
+@pytest.mark.parametrize("count", [0, 2], ids=["an empty log", "a log with batches"])
+def test_a_leader_without_an_append_follows_a_leader_with_older_batches(count: int) -> None:
+    """The next leader may have batches of an older epoch, which the first leader did not have when it was elected."""
+    log = open_log(MemoryFileSystem())
+    for _ in range(count):
+        append(log, batch_of(), leader_epoch=3)
+    log.become_leader(7)
+    assert replicate(
+        log, placed(batch_of(), count, epoch=3), placed(batch_of(), count + 1, epoch=9)
+    )
+    assert log.epochs.entries == [(3, 0), (9, count + 1)]
+
+
 def test_the_epoch_of_deleted_batches_stays_before_a_gap() -> None:
     log = open_log(MemoryFileSystem())
     replicate(log, placed(batch_of(2), 0))
@@ -274,3 +322,8 @@ def test_the_epoch_of_deleted_batches_stays_before_a_gap() -> None:
     log.purge()
     replicate(log, placed(batch_of(), 4, 2))
     assert log.epochs.entries == [(0, 2), (2, 4)]
+
+
+def test_a_negative_base_offset_is_refused_by_an_empty_log() -> None:
+    with pytest.raises(InvalidRecordError, match="base offset -5"):
+        replicate(open_log(MemoryFileSystem()), placed(batch_of(10), -5))

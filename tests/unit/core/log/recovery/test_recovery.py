@@ -25,6 +25,7 @@ from tests.fixtures.logs import (
     raw_batches,
     sync,
 )
+from tests.fixtures.transactions import begin, end
 
 CONFIG = LogConfig(index_interval_bytes=300)
 PATH = f"{DIRECTORY}/{0:020d}"
@@ -240,3 +241,20 @@ def test_a_restart_does_not_make_producers_younger_nor_forgets_one_that_may_repe
     assert info.duplicate
     log.expire_producers(NOW_MS + 86_400_000 + 1)
     assert log.producer_count == 0
+
+
+def test_a_log_that_lost_more_than_was_deleted_forgets_its_producers() -> None:
+    files = MemoryFileSystem()
+    log = open_log(files)
+    begin(log, 1)
+    append(log, batch_of(1, producer_id=2, producer_epoch=0, base_sequence=4))
+    size = log.size_bytes
+    end(log, 1, committed=True)
+    append(log, batch_of(1, producer_id=2, producer_epoch=0, base_sequence=5))
+    log.advance_high_watermark(4)
+    log.advance_log_start_offset(4)
+    log.segments.active.reopen().truncate(size)  # the marker and the second batch were not synced
+    log = open_log(files, clean=False, log_start_offset=4)
+    assert (log.log_start_offset, log.log_end_offset) == (4, 4)
+    assert not log.producers.transactions.open
+    append(log, batch_of(1, producer_id=2, producer_epoch=0, base_sequence=6))
