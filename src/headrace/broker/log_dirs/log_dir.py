@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from headrace.broker.log_dirs.background_sync import RETRY_INTERVAL_MS, BackgroundSync
 from headrace.broker.log_dirs.disk_space import DiskSpace
+from headrace.broker.log_dirs.unsynced_topics import UnsyncedTopics
 from headrace.config.broker import BrokerConfig
 from headrace.core.log import LogCleaner, LogManager, RunTasks, Shared, run_in_turn
+from headrace.core.meta_properties import read_meta
 from headrace.ports import FileSystem, Journal, LogDirectory
 
 
@@ -22,9 +24,11 @@ class LogDir:
         "cleaner",
         "files",
         "in_memory",
+        "is_new",
         "logs",
         "name",
         "space",
+        "unsynced",
     )
 
     def __init__(
@@ -37,6 +41,7 @@ class LogDir:
         new_id: str,
         run_tasks: RunTasks = run_in_turn,
         shared: Shared | None = None,
+        unsynced: UnsyncedTopics | None = None,
     ) -> None:
         """Lock the directory. `logs.load` opens its logs.
 
@@ -49,6 +54,7 @@ class LogDir:
             run_tasks: Runs the syncs of a recovery.
             shared: The limits that this directory shares with others; None for limits of its own. Files in memory do
                 not count as open files.
+            unsynced: The topics with records that a power cut may lose; None without a cluster.
 
         Raises:
             StorageError: The directory belongs to another broker.
@@ -60,6 +66,12 @@ class LogDir:
         self.files = files
         self.name = directory.name
         self.in_memory = directory.in_memory
+        self.is_new = read_meta(files) is None
+        """Whether the directory was never used before this process."""
+        self.unsynced = None if directory.in_memory else unsynced
+        """The topics with records that a power cut may lose; None without a cluster, and for files in memory."""
+        if self.is_new and self.unsynced is not None:
+            self.unsynced.begin_new()
         self.logs = LogManager.open(
             files,
             cluster_id=cluster_id,
@@ -69,6 +81,8 @@ class LogDir:
             new_id=new_id,
             shared=shared,
         )
+        if self.unsynced is not None:
+            self.unsynced.opened()
         self.cleaner = LogCleaner(
             self.logs, files, journal, backoff_ms=config.log_cleaner_backoff_ms
         )

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from headrace.broker.log_dirs.log_dir import LogDir
+from headrace.broker.log_dirs.unsynced_topics import UnsyncedTopics
 from headrace.broker.metadata.metadata_writer import MetadataWriter
 from headrace.config.broker import BrokerConfig
 from headrace.core.cluster.records import (
@@ -116,6 +117,18 @@ class LogDirs:
                 self._known_names[directory_id] = f"{directory_id} ({error.message})"
         return None if log_dir is None or log_dir.failure is not None else log_dir
 
+    def is_removed(self, directory_id: str) -> bool:
+        """Return whether the broker no longer has the directory with an id.
+
+        A directory that has failed may come back. So may any other one while a configured directory is missing.
+        """
+        return (
+            directory_id not in self._by_id
+            and not directory_id.startswith(_STORAGE)
+            and directory_id != ""
+            and all(log_dir is not None for _, log_dir in self.named)
+        )
+
     def name_of(self, directory_id: str) -> str:
         """Return the present or last known name of a directory."""
         return self._known_names.get(directory_id, directory_id)
@@ -169,6 +182,25 @@ class LogDirs:
             placed.append(best.directory_id)
         return placed
 
+    def place_replicas(self, here: Sequence[bool], *, is_internal: bool, storage: str) -> list[str]:
+        """Choose a directory for each new partition that has a replica on this broker.
+
+        Args:
+            here: Whether each partition has a replica on this broker.
+            is_internal: Whether the topic is internal.
+            storage: The storage of the topic, by name. If it cannot be used now, the replicas are offline until it can.
+
+        Returns:
+            The directory id of each partition; "" for partitions without a replica on this broker, and for the first
+            directory if there is only one.
+        """
+        try:
+            storage_id = self.storage(storage)
+        except InvalidConfigError:
+            storage_id = f"{_STORAGE}{storage}"
+        placed = iter(self.place(sum(here), is_internal=is_internal, storage_id=storage_id))
+        return [next(placed) if is_here else "" for is_here in here]
+
 
 class _Opening:
     """Opens the directories of a broker."""
@@ -184,8 +216,10 @@ class _Opening:
         run_tasks: RunTasks,
         storages: OpenStorage,
         shared: Shared | None,
+        unsynced: Callable[[FileSystem], UnsyncedTopics] | None,
     ) -> None:
         self._shared = shared
+        self._unsynced = unsynced
         self._config = config
         self._metadata = metadata
         self._entropy = entropy
@@ -193,6 +227,8 @@ class _Opening:
         self._cluster_id = cluster_id
         self._run_tasks = run_tasks
         self._storages = storages
+        self.is_wiped = False
+        """Whether a broker of a cluster has a new first directory. Then its other empty directories are new, too."""
         self._key = f"{LOG_DIRECTORIES}{config.broker_id}"
         entry = metadata.image.get(self._key)
         self.names = {} if entry is None else dict(decode(entry, LogDirectoriesRecord).names)
@@ -208,6 +244,7 @@ class _Opening:
             new_id=new_id,
             run_tasks=self._run_tasks,
             shared=self._shared,
+            unsynced=None if self._unsynced is None else self._unsynced(files),
         )
 
     def open_storage(self, name: str, directory_id: str) -> LogDir | None:
@@ -219,7 +256,7 @@ class _Opening:
         try:
             if isinstance(files, UnusableDirectory):
                 raise files.error
-            if read_meta(files) is None and self._holds_partitions(name):
+            if not self.is_wiped and read_meta(files) is None and self._holds_partitions(name):
                 raise FileNotFoundError(
                     "it is empty, and topics have partitions in it: is its disk mounted?"
                 )
@@ -240,7 +277,7 @@ class _Opening:
         names = self.names | {log_dir.directory_id: log_dir.name for log_dir in log_dirs}
         if names != self.names:
             put = Put(self._key, encode(LogDirectoriesRecord(names)))
-            self._metadata.commit_at_start([], [put])
+            self._metadata.commit_and_wait([], [put])
             self.names = names
 
 
@@ -256,8 +293,11 @@ def open_log_dirs(
     run_tasks: RunTasks = run_in_turn,
     storages: OpenStorage = no_storages,
     shared: Shared | None = None,
+    unsynced: Callable[[FileSystem], UnsyncedTopics] | None = None,
 ) -> LogDirs:
     """Lock all log directories. A further directory that cannot be used counts as missing.
+
+    `unsynced` reads which topics of a directory may lose records in a power cut; None for a broker without a cluster.
 
     Raises:
         StorageError: A directory belongs to another broker, or two are copies of one.
@@ -272,8 +312,10 @@ def open_log_dirs(
         run_tasks=run_tasks,
         storages=storages,
         shared=shared,
+        unsynced=unsynced,
     )
     log_dir = opening.open(first)
+    opening.is_wiped = unsynced is not None and log_dir.directory_id not in opening.names
     named: list[tuple[str, LogDir | None]] = [(log_dir.name, log_dir)]
     named += [opening.open_further(files) for files in further]
     there = [log_dir for _, log_dir in named if log_dir is not None]

@@ -20,6 +20,7 @@ from typing import ClassVar, Final
 
 import msgspec
 
+from headrace.broker.metadata.commit_lane import Change
 from headrace.broker.metadata.metadata_writer import MetadataWriter
 from headrace.core.cluster.records import (
     PLACEMENTS,
@@ -42,6 +43,7 @@ from headrace.ports import (
     Journal,
     MetadataEntry,
     Put,
+    check_of,
 )
 
 BROKER_EPOCHS: Final = "brokers/epoch/"
@@ -67,10 +69,6 @@ class UnplacedTopicRecord(Record, frozen=True):
     partitions: list[tuple[int, ...]]
     format: int = 1
     directories: list[str] | msgspec.UnsetType = msgspec.UNSET
-
-
-Change = tuple[Sequence[Check], Sequence[Put | Delete]]
-"""Checks and operations that belong into one commit."""
 
 
 def carry_over(metadata: MetadataWriter, journal: Journal) -> None:
@@ -104,7 +102,7 @@ def _topic(entry: MetadataEntry) -> Change:
             ]
             key = f"{PLACEMENTS}{broker_id}/{old.topic_id}"
             operations.append(Put(key, encode(PlacementRecord.of(here))))
-    return [Check(entry.key, entry.version)], operations
+    return [check_of(entry.key, entry)], operations
 
 
 def _registrations(metadata: MetadataWriter, epochs: Sequence[MetadataEntry]) -> Change:
@@ -116,10 +114,7 @@ def _registrations(metadata: MetadataWriter, epochs: Sequence[MetadataEntry]) ->
         present = metadata.image.get(key)
         if present is not None:
             broker_epoch = max(broker_epoch, decode(present, RegistrationRecord).broker_epoch)
-        checks += [
-            Check(entry.key, entry.version),
-            Check(key, "absent" if present is None else present.version),
-        ]
+        checks += [check_of(entry.key, entry), check_of(key, present)]
         operations += [Put(key, encode(RegistrationRecord(broker_epoch))), Delete(entry.key)]
     return checks, operations
 
@@ -145,7 +140,7 @@ def _commit(
     metadata: MetadataWriter, checks: Sequence[Check], operations: Sequence[Put | Delete]
 ) -> None:
     try:
-        metadata.commit_at_start(checks, operations)
+        metadata.commit_and_wait(checks, operations)
     except Conflict as conflict:
         key = checks[conflict.index].key
         raise StorageError(

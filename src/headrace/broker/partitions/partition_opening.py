@@ -61,7 +61,8 @@ class PartitionOpening:
         """Undo `wake`: the changes of topics are applied."""
         self.next_deadline_ms = self._retry_at_ms
 
-    def _retry_later(self, now_ms: int) -> None:
+    def retry_later(self, now_ms: int) -> None:
+        """Ask for a tick in half a second."""
         self._retry_at_ms = self.next_deadline_ms = now_ms + _RETRY_INTERVAL_MS
 
     def specs(self, topic: Topic) -> Iterator[OpeningSpec | None]:
@@ -92,9 +93,9 @@ class PartitionOpening:
             self.pending -= len(missing) - len(opened)
         if topic.config is not config:
             self._loader.configure(opened, topic.config)
+        self._local.show(topic, opened)
         if self._states.changes != changes:
             self._apply_states(topic, missing, opened)
-        self._local.show(topic, opened)
 
     def _apply_states(
         self, topic: Topic, indexes: Iterable[int], opened: Iterable[Partition | None]
@@ -103,18 +104,21 @@ class PartitionOpening:
         for index, partition in zip(indexes, opened, strict=True):
             if partition is not None:
                 state = self._states.get(topic.topic_id, index, topic.replicas[index])
-                self._loader.apply(partition, leadership(state))
+                self._loader.apply(partition, leadership(state, topic.replicas[index]))
 
     def _open(self, topic: Topic, index: int, spec: OpeningSpec, now_ms: int) -> Partition | None:
         self._unopened.pop((topic, index), None)
         state = self._states.get(topic.topic_id, index, topic.replicas[index])
         try:
             partition = self._loader.add(
-                spec, leadership(state), is_internal=topic.is_internal, now_ms=now_ms
+                spec,
+                leadership(state, topic.replicas[index]),
+                is_internal=topic.is_internal,
+                now_ms=now_ms,
             )
         except (ApiError, OSError):
             self._unopened[topic, index] = None
-            self._retry_later(now_ms)
+            self.retry_later(now_ms)
             return None
         if partition is not None and partition.leader_epoch > state.leader_epoch:
             self.ahead[state_key(topic.topic_id, index)] = replace(
@@ -142,15 +146,21 @@ class PartitionOpening:
         opened: list[Partition] = []
         for topic, index in list(self._unopened):
             if is_changing(topic.name):  # its other partitions are being opened
-                self._retry_later(now_ms)
+                self.retry_later(now_ms)
             elif not exists(topic):
                 del self._unopened[topic, index]
             else:
-                partition = self._open(topic, index, opening_spec(topic, index), now_ms)
+                partition = self.reopen(topic, index, now_ms)
                 if partition is not None:
-                    self._local.reopened(topic, index, partition)
                     opened.append(partition)
         return opened
+
+    def reopen(self, topic: Topic, index: int, now_ms: int) -> Partition | None:
+        """Open a partition that a topic shows but that is offline; None if it cannot be opened, or not now."""
+        partition = self._open(topic, index, opening_spec(topic, index), now_ms)
+        if partition is not None:
+            self._local.reopened(topic, index, partition)
+        return partition
 
 
 def opening_spec(topic: Topic, index: int) -> OpeningSpec:
@@ -165,6 +175,14 @@ def opening_spec(topic: Topic, index: int) -> OpeningSpec:
 
 
 @lru_cache(256)
-def leadership(state: PartitionState) -> Leadership:
-    """Return the part of a state that decides the role of a replica. Partitions with equal states share the object."""
-    return Leadership(state.leader, state.leader_epoch, frozenset(state.isr), state.registration)
+def leadership(state: PartitionState, replicas: tuple[int, ...]) -> Leadership:
+    """Return what a state says about the replicas of a partition. Partitions with equal states share the object."""
+    return Leadership(
+        state.leader,
+        state.leader_epoch,
+        frozenset(state.isr),
+        state.registration,
+        frozenset(state.elr),
+        replicas,
+        state.unclean_epoch,
+    )

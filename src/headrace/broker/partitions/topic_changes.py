@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, TypeVar
 
-from headrace.broker.waiting.steps import Steps, Work
-from headrace.core.coordinator.runtime import Reply
+from headrace.broker.session import Session
+from headrace.broker.waiting.steps import Steps, Work, logged
 from headrace.deferred import Deferred
-
-T = TypeVar("T")
+from headrace.ports import Journal
 
 
 class TopicChanges:
     """The creations, growths and deletions of topics that are being done in steps, by topic name."""
 
-    __slots__ = ("_changing", "_steps")
+    __slots__ = ("_changing", "_journal", "_steps")
 
-    def __init__(self, steps: Steps) -> None:
+    def __init__(self, steps: Steps, journal: Journal) -> None:
         self._steps = steps
-        self._changing: dict[str, Deferred[Any]] = {}
+        self._journal = journal
+        self._changing: dict[str, Deferred[None]] = {}
         """The result of each change that is not complete."""
 
     def __contains__(self, name: str) -> bool:
@@ -33,19 +32,19 @@ class TopicChanges:
             change.on_done(partial(_resolve, done))
             yield done
 
-    def run(self, name: str, work: Work[T]) -> Reply[T]:
-        """Change the topic of a name in steps. The work also continues if the connection of the client is closed."""
+    def run(self, name: str, work: Work[None]) -> None:
+        """Change the topic of a name in steps. An exception is logged."""
 
-        def changing() -> Work[T]:
+        def changing() -> Work[None]:
             try:
-                return (yield from work)
+                yield from work
             finally:
                 self._changing.pop(name, None)
 
-        reply = self._steps.run(changing(), finishes=True)
+        change = logged(changing(), f"change of topic {name}", self._journal)
+        reply = self._steps.run(change, Session(is_local=True), finishes=True)
         if isinstance(reply, Deferred):
             self._changing[name] = reply
-        return reply
 
 
 def _resolve(done: Deferred[None], _: object) -> None:

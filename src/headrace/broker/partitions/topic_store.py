@@ -8,17 +8,19 @@ from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from headrace.broker.metadata.metadata_writer import MetadataWriter
+from headrace.broker.configs.config_changes import MergeSettings
+from headrace.broker.metadata.commit_lane import Change
+from headrace.broker.metadata.metadata_writer import MetadataWriter, replacement
 from headrace.broker.partitions.topic import Topic
 from headrace.broker.topic_names import check_topic_name
 from headrace.broker.waiting.steps import Work
 from headrace.config.broker import BrokerConfig
 from headrace.config.topic_parsing import parse_topic_config
 from headrace.core.cluster.image import Changes
+from headrace.core.cluster.partition_states import state_key
 from headrace.core.cluster.records import (
     DELETED,
     PLACEMENTS,
-    STATES,
     TOPIC_CONFIGS,
     TOPICS,
     PartitionState,
@@ -37,10 +39,12 @@ from headrace.errors import (
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
-from headrace.ports import Check, Conflict, Delete, MetadataEntry, Put
+from headrace.ports import Check, Conflict, Delete, MetadataEntry, Put, check_of
 
 OPERATIONS_LIMIT: Final = 90
 """The greatest number of operations in a commit of many. The store allows 100, with those of `MetadataWriter`."""
+STATES_A_COMMIT: Final = OPERATIONS_LIMIT - 3
+"""The greatest number of states in a commit that also stores the entry, the directories and the settings of a topic."""
 Changed = Callable[[Changes[Any]], object]
 """Receives the changes of keys. `Changes` have the keys with their prefix."""
 
@@ -74,35 +78,17 @@ class TopicStore:
 
     # Topics
 
-    def load(
-        self, broker_config: BrokerConfig, topics_changed: Changed, settings_changed: Changed
-    ) -> list[Topic]:
-        """Read all topics, and follow their changes from now on.
+    def load(self, topics_changed: Changed, settings_changed: Changed) -> list[str]:
+        """Return the names of all topics, and follow their changes from now on.
 
         Args:
-            broker_config: The configuration of the broker.
-            topics_changed: Receives the changes of topics.
-            settings_changed: Receives the changes of the settings of topics.
-
-        Raises:
-            StorageError: A stored topic cannot be read, or is not valid.
+            topics_changed: Receives the keys of changed topics. The values are None.
+            settings_changed: Receives the keys of changed settings of topics. The values are None.
         """
-        consume = self._image.consume
-        settings = consume(
-            TOPIC_CONFIGS, partial(decode, record_type=TopicConfigRecord), settings_changed
-        )
-        records = consume(TOPICS, partial(decode, record_type=TopicRecord), topics_changed)
-        placements = {
-            entry.key.removeprefix(self._placements): decode(entry, PlacementRecord)
-            for entry in self._image.list(self._placements)
-        }
-        topics: list[Topic] = []
-        for key, record in records.items():
-            name = key.removeprefix(TOPICS)
-            own = settings.get(TOPIC_CONFIGS + name)
-            placement = placements.get(record.topic_id)
-            topics.append(_topic(name, record, own, placement, broker_config))
-        return topics
+        self._image.consume(TOPIC_CONFIGS, _unread, settings_changed)
+        return [
+            key.removeprefix(TOPICS) for key in self._image.consume(TOPICS, _unread, topics_changed)
+        ]
 
     def read(self, name: str, broker_config: BrokerConfig) -> Topic | None:
         """Return the topic of a name as the image has it now; None if there is none.
@@ -132,10 +118,10 @@ class TopicStore:
         except StorageError:
             return True  # a newer broker has written the entry: nothing is deleted for that reason
 
-    def creation(self, topic: Topic) -> TopicCommit:
-        """Return the commit that stores a new topic."""
+    def creation(self, topic: Topic, states: Mapping[str, PartitionState]) -> TopicCommit:
+        """Return the commit that stores a new topic, with the states of some partitions by key."""
         record = TopicRecord(topic.topic_id.hex(), topic.replicas)
-        operations: list[Put | Delete] = [Put(TOPICS + topic.name, encode(record))]
+        operations: list[Put | Delete] = [Put(TOPICS + topic.name, encode(record)), *_puts(states)]
         operations += self._placement(topic, topic.directory_ids)
         if topic.settings:
             settings = TopicConfigRecord(topic.settings)
@@ -144,22 +130,35 @@ class TopicStore:
         return TopicCommit([Check(TOPICS + topic.name, "absent")], operations, exists)
 
     def growth(
-        self, topic: Topic, replicas: list[tuple[int, ...]], directory_ids: list[str]
+        self,
+        topic: Topic,
+        replicas: list[tuple[int, ...]],
+        directory_ids: list[str],
+        states: Mapping[str, PartitionState],
     ) -> TopicCommit:
         """Return the commit that stores a larger number of partitions.
+
+        The commit is refused if another broker has added partitions meanwhile.
 
         Args:
             topic: The topic.
             replicas: The brokers of each partition, present and new.
             directory_ids: The log directory of each partition, present and new.
+            states: The states of new partitions, by key.
 
         Raises:
             UnknownTopicOrPartitionError: The topic is deleted.
+            ApiError: UNKNOWN_SERVER_ERROR: another broker was faster.
         """
         entry = self._entry(topic)
-        record = replace(decode(entry, TopicRecord), replicas=replicas)
-        operations = [Put(entry.key, encode(record)), *self._placement(topic, directory_ids)]
-        return TopicCommit([Check(entry.key, entry.version)], operations)
+        present = decode(entry, TopicRecord)
+        record = replace(present, replicas=replicas)
+        operations = [Put(entry.key, encode(record)), *_puts(states)]
+        operations += self._placement(topic, directory_ids)
+        commit = TopicCommit([check_of(entry.key, entry)], operations)
+        if replicas[: len(present.replicas)] != present.replicas:
+            raise commit.refusal
+        return commit
 
     def _placement(self, topic: Topic, directory_ids: Sequence[str]) -> list[Put]:
         """Return the operation that stores log directories; none if all partitions are in the first directory."""
@@ -168,22 +167,67 @@ class TopicStore:
         record = PlacementRecord.of(directory_ids)
         return [Put(self._placements + topic.topic_id.hex(), encode(record))]
 
-    def configuration(self, topic: Topic, settings: Mapping[str, str]) -> TopicCommit:
-        """Return the commit that replaces the settings of a topic.
+    def place(self, topic: Topic, directory_ids: Sequence[str]) -> Work[None]:
+        """Store the log directories of this broker's replicas of a topic, unless the topic is deleted.
 
         Raises:
-            UnknownTopicOrPartitionError: The topic is deleted.
+            ApiError: The directories could not be stored, or it is not known whether they are.
         """
+        yield from self._metadata.merging(partial(self._placing, topic, directory_ids))
+
+    def _placing(self, topic: Topic, directory_ids: Sequence[str]) -> Change | None:
+        try:
+            entry = self._entry(topic)
+        except UnknownTopicOrPartitionError:
+            return None
+        return [check_of(entry.key, entry)], self._placement(topic, directory_ids)
+
+    def place_anew(self, topic: Topic, chosen: Mapping[int, str]) -> Work[None]:
+        """Store other log directories of some replicas of this broker, unless the topic is deleted.
+
+        Args:
+            topic: The topic.
+            chosen: The directory id of each of these partitions; "" for the first directory.
+
+        Raises:
+            ApiError: The directories could not be stored, or it is not known whether they are.
+        """
+        yield from self._metadata.merging(partial(self._placing_anew, topic, chosen))
+
+    def _placing_anew(self, topic: Topic, chosen: Mapping[int, str]) -> Change | None:
+        try:
+            entry = self._entry(topic)
+        except UnknownTopicOrPartitionError:
+            return None
+        key = self._placements + topic.topic_id.hex()
+        present, count = self._image.get(key), len(decode(entry, TopicRecord).replicas)
+        ids = [""] * count
+        if present is not None:
+            ids = decode(present, PlacementRecord).directory_ids(count)
+        for index, directory_id in chosen.items():
+            ids[index] = directory_id
+        value = encode(PlacementRecord.of(ids)) if any(ids) else None
+        checks, operations = replacement(key, present, value)
+        return [check_of(entry.key, entry), *checks], operations
+
+    def configure(self, topic: Topic, merge: MergeSettings) -> Work[None]:
+        """Change the settings of a topic, and wait until the image has them.
+
+        Raises:
+            ApiError: The topic is deleted, or the settings could not be stored, or `merge` has raised the error.
+        """
+        yield from self._metadata.merging(partial(self._configuration, topic, merge))
+
+    def _configuration(self, topic: Topic, merge: MergeSettings) -> Change | None:
         key = TOPIC_CONFIGS + topic.name
-        operation: Put | Delete = (
-            Put(key, encode(TopicConfigRecord(dict(settings)))) if settings else Delete(key)
-        )
         entry, present = self._entry(topic), self._image.get(key)
-        checks = [
-            Check(entry.key, entry.version),
-            Check(key, "absent" if present is None else present.version),
-        ]
-        return TopicCommit(checks, [operation])
+        before = {} if present is None else decode(present, TopicConfigRecord).settings
+        settings = merge(before)
+        if settings == before:
+            return None
+        value = encode(TopicConfigRecord(dict(settings))) if settings else None
+        checks, operations = replacement(key, present, value)
+        return [check_of(entry.key, entry), *checks], operations
 
     # Deletion
 
@@ -216,28 +260,52 @@ class TopicStore:
         """Return whether a topic was deleted, and its files may not all be removed."""
         return self._image.get(DELETED + topic_id.hex()) is not None
 
-    def end_of_deletion(self, topic_id: bytes) -> Iterator[TopicCommit]:
-        """Yield the commits which store that this broker has removed all files of a deleted topic.
+    def end_deletion(self, topic_id: bytes) -> Work[None]:
+        """Store that this broker has removed all files of a deleted topic. The last broker removes the tombstone.
 
-        The last broker removes the tombstone.
+        Raises:
+            ApiError: The change could not be stored.
         """
+        yield from self._metadata.merging(partial(self._without_this_broker, topic_id))
+        for commit in self._removal_of_tombstone(topic_id):
+            yield from self.commit(commit)
+
+    def end_deletion_and_wait(self, topic_id: bytes) -> None:
+        """Do the same as `end_deletion`, and block until it is stored.
+
+        Raises:
+            StorageError: The change could not be stored.
+        """
+        self._metadata.merge_and_wait(partial(self._without_this_broker, topic_id))
+        for commit in self._removal_of_tombstone(topic_id):
+            self.commit_and_wait(commit)
+
+    def _without_this_broker(self, topic_id: bytes) -> Change | None:
+        """Return the change of a tombstone that other brokers need; None if no other broker needs it."""
         entry = self._image.get(DELETED + topic_id.hex())
         if entry is None:
-            return
+            return None
         tombstone = decode(entry, TombstoneRecord)
-        operations: list[Put | Delete] = []
-        if self._image.get(self._placements + topic_id.hex()) is not None:
-            operations.append(Delete(self._placements + topic_id.hex()))
         left = tuple(broker for broker in tombstone.brokers if broker != self._broker_id)
-        if left == tombstone.brokers != ():
-            return  # no replica was on this broker
-        if left:
-            operations.append(Put(entry.key, encode(replace(tombstone, brokers=left))))
-            yield TopicCommit([Check(entry.key, entry.version)], operations)
+        if left in ((), tombstone.brokers):  # the last broker, or a broker without replicas
+            return None
+        checks, operations = replacement(entry.key, entry, encode(replace(tombstone, brokers=left)))
+        return checks, [*operations, *self._removal_of_placement(topic_id)]
+
+    def _removal_of_placement(self, topic_id: bytes) -> list[Delete]:
+        key = self._placements + topic_id.hex()
+        return [] if self._image.get(key) is None else [Delete(key)]
+
+    def _removal_of_tombstone(self, topic_id: bytes) -> Iterator[TopicCommit]:
+        """Yield the commits that remove a tombstone and the states, if no other broker needs the tombstone."""
+        entry = self._image.get(DELETED + topic_id.hex())
+        if entry is None or set(decode(entry, TombstoneRecord).brokers) - {self._broker_id}:
             return
-        states = self._image.list(f"{STATES}{topic_id.hex()}/")
-        keys = [*(state.key for state in states), entry.key]
-        yield from _in_commits([*operations, *(Delete(key) for key in keys)])
+        count = decode(entry, TombstoneRecord).partitions_count
+        states = [state_key(topic_id, index) for index in range(count)]
+        keys = [*(key for key in states if self._image.get(key) is not None), entry.key]
+        deletes = [Delete(key) for key in keys]
+        yield from _in_commits([*self._removal_of_placement(topic_id), *deletes])
 
     # States
 
@@ -247,7 +315,7 @@ class TopicStore:
         Raises:
             ApiError: The states could not be stored.
         """
-        for commit in _in_commits([Put(key, encode(state)) for key, state in states.items()]):
+        for commit in _in_commits(_puts(states)):
             self.commit_and_wait(commit)
 
     # Commits
@@ -280,16 +348,24 @@ class TopicStore:
         Raises:
             ApiError: The change could not be stored.
         """
-        try:
-            self._metadata.commit_and_wait(commit.checks, commit.operations)
-        except Conflict as conflict:
-            raise commit.refusal from conflict
+        metadata = self._metadata
+        error = metadata.wait(metadata.commit(commit.checks, commit.operations))
+        if error is not None:
+            raise commit.refusal if isinstance(error, Conflict) else error
+
+
+def _puts(states: Mapping[str, PartitionState]) -> list[Put]:
+    return [Put(key, encode(state)) for key, state in states.items()]
 
 
 def _in_commits(operations: Sequence[Put | Delete]) -> Iterator[TopicCommit]:
     """Yield as few commits as possible."""
     for first in range(0, len(operations), OPERATIONS_LIMIT):
         yield TopicCommit([], operations[first : first + OPERATIONS_LIMIT])
+
+
+def _unread(_: MetadataEntry) -> None:
+    """Return no value: `TopicStore.read` reads the entry, together with the other entries of the topic."""
 
 
 def _is_of(topic: Topic, entry: MetadataEntry) -> bool:

@@ -23,7 +23,8 @@ has, and takes one step after the other until they are equal (`_follow`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -73,14 +74,19 @@ class Topics:
         "_local",
         "_metadata",
         "_new",
+        "_not_applied",
         "_steps",
         "_store",
         "_time",
         "changes",
         "changing",
         "deleted_names",
+        "ids",
         "on_deleted",
+        "on_fewer_settings",
+        "on_opened",
         "opening",
+        "replica_counts",
         "states",
     )
 
@@ -108,8 +114,7 @@ class Topics:
             time: The time of the latest call of the broker.
             journal: Receives the log events.
         """
-        self._config = config
-        self._metadata = metadata
+        self._config, self._metadata = config, metadata
         self._store = TopicStore(metadata, config.broker_id)
         self._local = local
         self._loader = loader
@@ -119,20 +124,30 @@ class Topics:
         self._journal = journal
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[bytes, Topic] = {}
+        self.ids: Mapping[bytes, Topic] = self._by_id
+        """The topics by id."""
         self._by_metric_name: dict[str, str] = {}
         self._changed: dict[str, None] = {}
         """The names of topics that have changed in the image, and that `follow_image` has not looked at yet."""
-        self.changing = TopicChanges(steps)
+        self.changing = TopicChanges(steps, journal)
         """The changes that are being done in steps."""
+        self._not_applied: dict[str, str] = {}
+        """The names of stored topics that this broker cannot accept, with the reasons."""
         self._new: dict[str, Topic] = {}
         """The topics that are stored, but not shown yet: their logs are being opened."""
         self.states = PartitionStates()
         """The leaders of partitions, and their leader epochs."""
         self.opening = PartitionOpening(loader, local, self.states)
         """Opens the partitions; its `next_deadline_ms` is the time of the next `tick`."""
+        self.replica_counts: Counter[int] = Counter()
+        """The number of replicas of all topics on each broker."""
         self.deleted_names = DeletedNames()
         self.on_deleted: Callable[[str], Work[Reply[Any]]] = _forget_nothing
         """Forgets what the broker keeps under the name of a deleted topic. The reply is ready when that is durable."""
+        self.on_opened: Callable[[Partition], object] = lambda _: None
+        """Called with each partition that is opened after the start, and shown with its topic."""
+        self.on_fewer_settings: Callable[[], object] = lambda: None
+        """Called when a topic has other settings or is deleted: another configuration of the broker may fit now."""
         self.changes = 0
         """A number that rises whenever a topic is created, grown or deleted."""
 
@@ -148,11 +163,6 @@ class Topics:
     def defaults(self) -> TopicConfig:
         """The configuration of a topic without settings of its own."""
         return parse_topic_config({}, self._config)
-
-    @property
-    def ids(self) -> Container[bytes]:
-        """The ids of all topics."""
-        return self._by_id.keys()
 
     def named_like(self, name: str) -> str | None:
         """Return the name of the topic that would have the same name in Kafka's metrics; None if there is none."""
@@ -177,6 +187,11 @@ class Topics:
         """Return the topic with an id; None if there is none."""
         return self._by_id.get(topic_id)
 
+    def name_of(self, topic_id: bytes) -> str | None:
+        """Return the name of the topic with an id; None if there is none."""
+        topic = self._by_id.get(topic_id)
+        return None if topic is None else topic.name
+
     def state(self, topic: Topic, index: int) -> PartitionState:
         """Return the leader, leader epoch and in-sync replicas of a partition."""
         return self.states.get(topic.topic_id, index, topic.replicas[index])
@@ -186,14 +201,12 @@ class Topics:
     def load(self) -> None:
         """Read all topics from the image, complete interrupted deletions, and open the logs.
 
-        Raises:
-            StorageError: A stored topic cannot be read, or is not valid.
+        A topic that cannot be accepted is logged, and the others are served.
         """
         self.states.consume(self._metadata.image)
-        topics = self._store.load(
-            self._config, partial(self._mark, TOPICS), partial(self._mark, TOPIC_CONFIGS)
-        )
-        self._finish_deletions({topic.name for topic in topics})
+        names = self._store.load(partial(self._mark, TOPICS), partial(self._mark, TOPIC_CONFIGS))
+        self._finish_deletions(frozenset(names))
+        topics = [topic for name in names if (topic := self._stored(name)) is not None]
         specs_of = [(topic, list(self.opening.specs(topic))) for topic in topics]
         here = [spec for _, specs in specs_of for spec in specs if spec is not None]
         self._loader.load(here, self._time.now_ms)
@@ -215,16 +228,11 @@ class Topics:
                 name_is_free=name not in names,
             )
             if all_gone:
-                for commit in self._store.end_of_deletion(topic_id):
-                    self._store.commit_and_wait(commit)
+                self._store.end_deletion_and_wait(topic_id)
                 self._journal.info("topic_deletion_finished", topic=name)
 
-    def tick(self, now_ms: int) -> list[Partition]:
-        """Apply the changes of other brokers, and retry the partitions that could not be opened.
-
-        Returns:
-            The partitions that could not be opened before, and are open now.
-        """
+    def tick(self, now_ms: int) -> None:
+        """Apply the changes of other brokers, and retry the partitions that could not be opened."""
         self.follow_image()
         opened = self.opening.retry(
             now_ms,
@@ -232,7 +240,24 @@ class Topics:
             is_changing=self.changing.__contains__,
         )
         self.changes += len(opened)
-        return opened
+        for partition in opened:
+            self.on_opened(partition)
+
+    def change(self, name: str, work: Work[None]) -> None:
+        """Change a topic in steps, then apply what has changed in the image meanwhile. No change may be in progress."""
+
+        def changing() -> Work[None]:
+            yield from work
+            yield from self._follow(name)
+
+        self.changing.run(name, changing())
+
+    def reopen(self, topic: Topic, index: int) -> None:
+        """Open a partition that is offline. If its files cannot be opened now, `tick` tries again."""
+        partition = self.opening.reopen(topic, index, self._time.now_ms)
+        if partition is not None:
+            self.changes += 1
+            self.on_opened(partition)
 
     # Changes of the image
 
@@ -242,11 +267,10 @@ class Topics:
             self._changed[key.removeprefix(prefix)] = None
         self.opening.wake()
 
-    def follow_image(self, *, at_once: bool = False) -> None:
+    def follow_image(self) -> None:
         """Begin to create, grow, configure and delete the topics that have changed in the image.
 
-        Args:
-            at_once: Whether all of it is done on return. Otherwise large topics are changed in steps, see `changing`.
+        Large topics are changed in steps, see `changing`.
         """
         if not self._changed:
             return
@@ -254,18 +278,24 @@ class Topics:
         self.opening.rest()
         for name in changed:
             self._configure(name)
-            if at_once:
-                finished(self._follow(name))
-            elif name not in self.changing:
+            # A change in progress looks at the image again before it ends.
+            if name not in self.changing:
                 self.changing.run(name, self._follow(name))
-            # Otherwise the work in progress looks at the image again before it ends.
 
     def _stored(self, name: str) -> Topic | None:
-        """Return the topic of a name as the image has it; None if the image has none, or one that cannot be read."""
+        """Return the topic of a name as the image has it; None if there is none, or one that cannot be accepted.
+
+        A topic that cannot be accepted is looked at again when its entries or the broker's configuration change.
+        """
         try:
-            return self._store.read(name, self._config)
-        except StorageError:
+            stored = self._store.read(name, self._config)
+        except StorageError as error:
+            if self._not_applied.get(name) != str(error):
+                self._not_applied[name] = str(error)
+                self._journal.error("topic_not_applied", topic=name, error=str(error))
             return None
+        self._not_applied.pop(name, None)
+        return stored
 
     def _follow(self, name: str) -> Work[None]:
         """Create, grow or delete the topic of a name until this broker has what the image has."""
@@ -275,15 +305,48 @@ class Topics:
                 yield from self._delete(present)
             elif stored is None:
                 return
+            elif any(chosen := self._not_placed(stored, present)):
+                if not (yield from self._place(stored, chosen)):
+                    return
             elif present is None:
                 yield from self._add(stored)
+                self._report_opened(stored, 0)
                 self._report("topic_created", stored, partitions=stored.partitions_count)
             elif stored.partitions_count > present.partitions_count:
+                first = present.partitions_count
                 present.replicas, present.directory_ids = stored.replicas, stored.directory_ids
+                self.replica_counts.update(chain.from_iterable(stored.replicas[first:]))
                 yield from self._open_partitions(present)
+                self._report_opened(present, first)
                 self._journal.info("topic_grown", topic=name, partitions=present.partitions_count)
             else:
                 return
+
+    def _not_placed(self, stored: Topic, present: Topic | None) -> list[str]:
+        """Choose log directories for the new replicas that another broker has placed on this one; "" for others."""
+        first = 0 if present is None else present.partitions_count
+        here = [False] * first
+        for index in range(first, stored.partitions_count):
+            here.append(not stored.directory_ids[index] and self._local.has_replica(stored, index))
+        return self._loader.dirs.place_replicas(
+            here, is_internal=stored.is_internal, storage=stored.config.headrace_storage
+        )
+
+    def _place(self, stored: Topic, chosen: Sequence[str]) -> Work[bool]:
+        """Store the log directories of new replicas. Without that, the next start would look for them elsewhere.
+
+        Returns:
+            Whether they are stored. Otherwise directories are chosen again later.
+        """
+        ids = [new or known for new, known in zip(chosen, stored.directory_ids, strict=True)]
+        try:
+            yield from self._store.place(stored, ids)
+        except ApiError as error:
+            self._journal.warning("topic_not_placed", topic=stored.name, error=error.message)
+            self._changed[stored.name] = None
+            self.opening.retry_later(self._time.now_ms)
+            return False
+        return True
 
     def _add(self, topic: Topic, specs: Iterable[OpeningSpec | None] | None = None) -> Work[None]:
         """Open the partitions of a topic that is stored, then show the topic."""
@@ -295,6 +358,7 @@ class Topics:
             del self._new[topic.name]
         self._by_name[topic.name] = topic
         self._by_id[topic.topic_id] = topic
+        self.replica_counts.update(chain.from_iterable(topic.replicas))
 
     def _open_partitions(
         self, topic: Topic, specs: Iterable[OpeningSpec | None] | None = None
@@ -302,14 +366,21 @@ class Topics:
         yield from self.opening.open_missing(topic, self._time.now_ms, specs)
         self.changes += 1
 
+    def _report_opened(self, topic: Topic, first: int) -> None:
+        for partition in self._local.of(topic)[first:]:
+            if partition is not None:
+                self.on_opened(partition)
+
     def _delete(self, topic: Topic) -> Work[None]:
         """Serve a topic no longer, and remove its files if there is a tombstone."""
         name = topic.name
         self.changes += 1
         self._local.hide(topic)
         del self._by_name[name], self._by_id[topic.topic_id]
+        self.replica_counts.subtract(chain.from_iterable(topic.replicas))
         self._by_metric_name.pop(metric_name(name), None)
         self.deleted_names.add(name)
+        self.on_fewer_settings()
         forgotten = self._steps.run(self.on_deleted(name), finishes=True)
         topic.deletion = deletion = TopicDeletion(forgotten)
         partitions = [TopicPartition(name, index) for index in range(topic.partitions_count)]
@@ -318,10 +389,10 @@ class Topics:
             if not has_tombstone:
                 yield from self._deletion.release(partitions)
             elif (yield from self._deletion.delete(partitions)):
-                for commit in self._store.end_of_deletion(topic.topic_id):
-                    yield from self._store.commit(commit)
+                yield from self._store.end_deletion(topic.topic_id)
         except ApiError as error:
-            deletion.error = error  # the next start completes the deletion
+            deletion.error = error
+            self._journal.error("topic_deletion_not_finished", topic=name, error=error.message)
             return
         self._report("topic_deleted", topic, **({} if has_tombstone else {"files": "left alone"}))
 
@@ -344,6 +415,7 @@ class Topics:
         topic.settings, topic.config = stored.settings, stored.config
         self._loader.configure(self._local.of(topic), topic.config)
         self._journal.info("topic_configured", topic=name, settings=topic.settings)
+        self.on_fewer_settings()
 
     def check_defaults(self, config: BrokerConfig) -> None:
         """Raise an error if a topic could not inherit from a configuration of the broker.
@@ -370,6 +442,9 @@ class Topics:
         for topic in chain(self._by_name.values(), self._new.values()):
             topic.config = parse_topic_config(topic.settings, config)
             self._loader.configure(self._local.of(topic), topic.config)
+        if self._not_applied:
+            self._changed.update(dict.fromkeys(self._not_applied))
+            self.opening.wake()
 
 
 def _forget_nothing(_name: str) -> Work[Reply[Any]]:

@@ -50,7 +50,7 @@ class LogStore:
         self.dirs = dirs
         self.failure: OSError | None = None
         """The error that took the first log directory out of service, and the broker with it; None while it is in
-        service.
+        service. Another process of this broker is such an error, too.
         """
         self.on_failed: Callable[[LogDir], object] = lambda _: None
         """Called at once with a log directory that has gone out of service."""
@@ -150,7 +150,7 @@ class LogStore:
             failure = error or part.error
             logs = part.log_dir.logs
             synced += logs.finish_sync(part.batch, failure)
-            if logs.high_watermarks.next_ms is None:
+            if logs.high_watermarks.follows_sync:
                 logs.high_watermarks.moved(now_ms)
             if failure is not None:
                 self._not_synced(part, failure, now_ms)
@@ -205,6 +205,24 @@ class LogStore:
                 self.refused(log_dir, error, now_ms)
             if log_dir.in_memory:
                 self._compactions.step_in_memory(log_dir, now_ms)
+
+    def forget_losses(self) -> None:
+        """Forget which records a power cut may have removed: the replicas have left the in-sync replicas."""
+        for log_dir in list(self._serving):
+            self._forget_losses(log_dir)
+        self.dirs.on_open = self._storage_opened
+
+    def _storage_opened(self, log_dir: LogDir) -> None:
+        """Use the directory of a storage that no topic had before, so that it has lost nothing."""
+        self._serving.append(log_dir)
+        self._forget_losses(log_dir)
+
+    def _forget_losses(self, log_dir: LogDir) -> None:
+        if log_dir.unsynced is not None:
+            try:
+                log_dir.unsynced.begin()
+            except OSError as error:
+                self.fail(log_dir, error)
 
     def close(self, now_ms: int) -> None:
         """Sync and close all logs, and mark the shutdown as clean in each directory that has not failed.

@@ -14,7 +14,8 @@ from headrace.broker.log_dirs.log_dir import LogDir
 from headrace.broker.waiting.notices import Watcher
 from headrace.core.log import AbortedLookup, AbortedTransaction, PartitionLog, SelectiveReading
 from headrace.core.replica.acks import AckQueues
-from headrace.core.replica.progress import ALL_IN_SYNC, Progress
+from headrace.core.replica.isr import Isr
+from headrace.core.replica.progress import ALL_IN_SYNC
 from headrace.core.replica.role import NO_EPOCH, UNKNOWN_LEADERSHIP, Role
 from headrace.errors import ApiError, ErrorCode
 from headrace.types import FileRange, Payload, TopicPartition
@@ -31,11 +32,15 @@ class Partition:
     __slots__ = (
         "acks",
         "epoch_start_offset",
+        "follower_fetches",
         "is_internal",
+        "isr",
         "leader_epoch",
+        "least_acks",
         "log",
         "log_dir",
         "max_delay_ms",
+        "min_insync_replicas",
         "newest",
         "refusal",
         "role",
@@ -71,9 +76,17 @@ class Partition:
         the deletion of its topic, KAFKA_STORAGE_ERROR after the failure of its log directory, both for good.
         """
         self.acks: AckQueues[Waiter] | None = None
-        """The requests with acks other than -1 that wait while the partition has several in-sync replicas. None if this
-        broker has the only one: its progress is the high watermark, for which all requests wait.
+        """The requests with acks other than -1 that wait while the partition has several replicas. None if this broker
+        has the only one: its progress is the high watermark, for which all requests wait.
         """
+        self.isr: Isr | None = None
+        """The in-sync replicas, while this broker leads a partition with several replicas. None like `acks`."""
+        self.follower_fetches: dict[Watcher, None] | None = None
+        """The fetches of followers that are notified of every append; None before the first one."""
+        self.min_insync_replicas = 1
+        """The topic's `min.insync.replicas`. Partitions with one replica do not use it."""
+        self.least_acks = 1
+        """The topic's `headrace.acks`. Partitions with one replica do not use it."""
         self.is_internal = is_internal
         """Whether the partition belongs to an internal topic. Its records are always synced, whatever the durability
         of topics.
@@ -222,32 +235,72 @@ class Partition:
 
     # Role
 
-    def lead(self, leader_epoch: int, progress: Progress | None) -> None:
+    def lead(self, leader_epoch: int, isr: Isr | None) -> None:
         """Begin to lead the partition.
 
         Args:
             leader_epoch: The leader epoch, above all earlier ones.
-            progress: The progress of the in-sync replicas; None if this broker has the only one.
+            isr: The in-sync replicas; None if this broker has the only replica.
         """
         if self.role is Role.LEADER:
             self.fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self.log.become_leader(leader_epoch)
+        self.log.follows = False
         self.role, self.leader_epoch = Role.LEADER, leader_epoch
         self.epoch_start_offset = self.log.log_end_offset
-        self.acks = None if progress is None else AckQueues(progress)
+        self.isr = isr
+        self.acks = None if isr is None else AckQueues(isr.progress)
         if self.refusal is ErrorCode.NOT_LEADER_OR_FOLLOWER:
             self.refusal = ErrorCode.NONE
 
     def resign(self, role: Role, leader_epoch: int) -> None:
         """Become a follower, or go offline. Requests that wait are completed with NOT_LEADER_OR_FOLLOWER."""
         self.role, self.leader_epoch = role, leader_epoch
+        self.log.follows = True
         if not self.refusal:
             self.refusal = ErrorCode.NOT_LEADER_OR_FOLLOWER
         self.fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        self.acks = None
+        self.acks = self.isr = None
         self.notify_watchers()
 
+    def require_in_sync(self, acks: int) -> None:
+        """Check that enough replicas are in sync for an append.
+
+        Args:
+            acks: The number of in-sync replicas that have to have the records; -1 for all of them.
+
+        Raises:
+            ApiError: NOT_ENOUGH_REPLICAS, or INVALID_REQUIRED_ACKS if the partition never has so many replicas. The
+                error of the partition if this broker does not lead it.
+        """
+        if self.refusal:
+            raise self.refused()
+        isr = self.isr
+        count = 1 if isr is None else isr.replicas_count
+        least = max(acks, min(self.least_acks, count))
+        if acks > count:
+            raise ApiError(
+                ErrorCode.INVALID_REQUIRED_ACKS,
+                f"acks={acks}, and {self.topic_partition} has {count} replicas",
+            )
+        is_below_min = isr is not None and isr.is_below_min and acks == ALL_IN_SYNC
+        if isr is None or (isr.size >= least and not is_below_min):
+            return
+        wanted = f"acks={acks}" if acks == least else f"headrace.acks={self.least_acks}"
+        if is_below_min:
+            wanted = f"min.insync.replicas={self.min_insync_replicas}"
+        raise ApiError(
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            f"{self.topic_partition} has {isr.size} replicas in sync: too few for {wanted}",
+        )
+
     # Waiting
+
+    def effective_acks(self, acks: int) -> int:
+        """Return the `acks` with which a request waits: at least the topic's `headrace.acks`, and -1 stays -1."""
+        if self.isr is None or acks == ALL_IN_SYNC:
+            return acks
+        return max(acks, min(self.least_acks, self.isr.replicas_count))
 
     def wait(self, acks: int, end_offset: int, waiter: Waiter) -> None:
         """Call `waiter(NONE)` when records up to `end_offset` are acknowledged, or with the error that prevents it.
@@ -258,7 +311,7 @@ class Partition:
             waiter: The function to call.
         """
         if self.acks is not None and acks != ALL_IN_SYNC:
-            self.acks.add(acks, end_offset, waiter)
+            self.acks.add(self.effective_acks(acks), end_offset, waiter)
         elif self.waiters is None:
             self.waiters = deque([(end_offset, waiter)])
         else:
@@ -290,6 +343,22 @@ class Partition:
             waiting += self.acks.clear()
         for waiter in waiting:
             waiter(error)
+
+    def fail_unreachable_waiters(self) -> None:
+        """Complete the requests that wait for more replicas than are in sync."""
+        if self.isr is None or self.acks is None:
+            return
+        waiting, least = self.acks.clear_above(self.isr.size), self.effective_acks(1)
+        if self.isr.is_below_min or self.isr.size < least:
+            waiting += [waiter for _, waiter in self.waiters or ()]
+            self.waiters = None
+        for waiter in waiting:
+            waiter(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+
+    def notify_followers(self) -> None:
+        """Let the fetches of followers check the partition: it has new records."""
+        for watcher in list(self.follower_fetches or ()):
+            watcher.partition_changed(self)
 
     def notify_watchers(self) -> None:
         """Let the fetches that watch the partition check it again."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from headrace.broker.configs.log_configs import log_config, schedule_config
@@ -15,9 +16,9 @@ from headrace.broker.topic_names import schedule_of
 from headrace.config.broker import BrokerConfig
 from headrace.config.topic import TopicConfig
 from headrace.config.topic_parsing import parse_topic_config
-from headrace.core.log import PROTECTED, PartitionLog, PartitionSpec, is_passing
+from headrace.core.log import PROTECTED, PartitionSpec, is_passing
 from headrace.core.replica.role import Leadership
-from headrace.errors import StorageError
+from headrace.errors import ApiError, StorageError
 from headrace.ports import Journal
 from headrace.types import TopicPartition
 
@@ -43,13 +44,14 @@ class OpeningSpec(NamedTuple):
 class PartitionLoader:
     """Opens partitions, and applies the configuration of their topics to them."""
 
-    __slots__ = ("_config", "_dirs", "_journal", "_replicas", "_store")
+    __slots__ = ("_config", "_journal", "_replicas", "_store", "dirs")
 
     def __init__(self, config: BrokerConfig, replicas: Replicas, journal: Journal) -> None:
         self._config = config
         self._replicas = replicas
         self._store = replicas.store
-        self._dirs = replicas.store.dirs
+        self.dirs = replicas.store.dirs
+        """The log directories of this broker."""
         self._journal = journal
 
     def load(
@@ -66,11 +68,11 @@ class PartitionLoader:
         Raises:
             OSError: The first directory cannot be read, or the process may not open enough files.
         """
-        specs_of: dict[LogDir, list[PartitionSpec]] = {log_dir: [] for log_dir in self._dirs}
+        specs_of: dict[LogDir, list[PartitionSpec]] = {log_dir: [] for log_dir in self.dirs}
         names_of: dict[LogDir, frozenset[str]] = {}
         offline: Counter[str] = Counter()
         for spec in specs:
-            log_dir = self._dirs.find(spec.directory_id)
+            log_dir = self.dirs.find(spec.directory_id)
             if log_dir is None:
                 offline[spec.directory_id] += 1
                 continue
@@ -89,7 +91,7 @@ class PartitionLoader:
         for directory_id, count in offline.items():
             self._journal.error(
                 "partitions_offline",
-                directory=self._dirs.name_of(directory_id),
+                directory=self.dirs.name_of(directory_id),
                 directory_id=directory_id,
                 partitions=count,
             )
@@ -109,7 +111,7 @@ class PartitionLoader:
             log_dir.logs.load(specs, now_ms)
         except OSError as error:
             passing = is_passing(error) and error.errno not in PROTECTED
-            if log_dir is self._dirs.first or passing:
+            if log_dir is self.dirs.first or passing:
                 raise
             self._store.fail(log_dir, error)  # the other directories are served
         else:
@@ -129,7 +131,7 @@ class PartitionLoader:
         Raises:
             ApiError: KAFKA_STORAGE_ERROR: a file cannot be opened now, for example for want of descriptors.
         """
-        log_dir, topic_partition = self._dirs.find(spec.directory_id), spec.topic_partition
+        log_dir, topic_partition = self.dirs.find(spec.directory_id), spec.topic_partition
         if log_dir is None:
             return None
         if not log_dir.logs.loaded:  # a storage that no topic had until now
@@ -147,23 +149,39 @@ class PartitionLoader:
                     "partition_not_served", partition=str(topic_partition), error=str(error)
                 )
                 return None
-        return self._add(
-            topic_partition, log, log_dir, spec.config, newest=newest, is_internal=is_internal
-        )
+        partition = Partition(topic_partition, log, log_dir, is_internal=is_internal)
+        return self._add(partition, spec.config, spec.topic_id, newest)
+
+    def begin_anew(
+        self, spec: OpeningSpec, newest: Leadership, *, is_internal: bool, now_ms: int
+    ) -> Partition | None:
+        """Set the log of a damaged replica aside, and open an empty one, which the leader fills.
+
+        Returns:
+            The partition; None if its log directory is out of service.
+
+        Raises:
+            ApiError: KAFKA_STORAGE_ERROR: a file operation failed.
+            StorageError: The empty log cannot be opened.
+        """
+        log_dir = self.dirs.find(spec.directory_id)
+        if log_dir is None:
+            return None
+        try:
+            log = log_dir.logs.set_aside(self._spec_of_log(spec), now_ms)
+        except OSError as error:
+            raise self._store.refused(log_dir, error, None) from error
+        partition = Partition(spec.topic_partition, log, log_dir, is_internal=is_internal)
+        return self._add(partition, spec.config, spec.topic_id, newest)
 
     def _add(
-        self,
-        topic_partition: TopicPartition,
-        log: PartitionLog,
-        log_dir: LogDir,
-        config: TopicConfig,
-        *,
-        newest: Leadership,
-        is_internal: bool,
+        self, partition: Partition, config: TopicConfig, topic_id: bytes, newest: Leadership
     ) -> Partition:
-        partition = Partition(topic_partition, log, log_dir, is_internal=is_internal)
-        self._set_sync_interval(partition, self._sync_interval_ms(partition, config))
+        log = partition.log
+        self._set_sync_interval(partition, self._sync_interval_ms(partition, config), topic_id)
         partition.max_delay_ms = config.max_delay_ms
+        partition.min_insync_replicas = config.min_insync_replicas
+        partition.least_acks = config.headrace_acks
         if newest.leader_epoch < log.leader_epoch and newest.leader == self._replicas.broker_id:
             newest = newest._replace(leader_epoch=log.leader_epoch)
         self._replicas.add(partition, newest)
@@ -190,7 +208,8 @@ class PartitionLoader:
                 self._journal.error("schedule_not_served", partition=str(name), error=str(error))
                 return None
         config = parse_topic_config({}, self._config)
-        companion = self._add(name, log, log_dir, config, newest=partition.newest, is_internal=True)
+        companion = Partition(name, log, log_dir, is_internal=True)
+        self._add(companion, config, log_dir.logs.topic_id(name), partition.newest)
         companion.schedules = partition
         return companion
 
@@ -203,8 +222,19 @@ class PartitionLoader:
         interval_ms = config.sync_interval_ms
         return OS_INTERVAL_MS if interval_ms is None else interval_ms
 
-    def _set_sync_interval(self, partition: Partition, interval_ms: int) -> None:
+    def _set_sync_interval(self, partition: Partition, interval_ms: int, topic_id: bytes) -> None:
+        """Sync the records of a partition in an interval, or before they are acknowledged.
+
+        Raises:
+            ApiError: KAFKA_STORAGE_ERROR: the log directory cannot note that a power cut may lose records from now on.
+                Nothing is changed.
+        """
         log, log_dir = partition.log, partition.log_dir
+        if interval_ms and log_dir.unsynced is not None:
+            try:
+                log_dir.unsynced.add(topic_id)
+            except OSError as error:
+                raise self._store.refused(log_dir, error, None) from error
         partition.sync_interval_ms = interval_ms
         log.on_dirty = None if interval_ms else log_dir.logs.mark_dirty
         log_dir.background.forget(log)
@@ -220,9 +250,18 @@ class PartitionLoader:
             if partition is not None:
                 partition.log.config = for_logs
                 partition.max_delay_ms = config.max_delay_ms
+                partition.least_acks = config.headrace_acks
+                if partition.min_insync_replicas != config.min_insync_replicas:
+                    self._replicas.set_min_insync_replicas(partition, config.min_insync_replicas)
                 interval_ms = self._sync_interval_ms(partition, config)
                 if interval_ms != partition.sync_interval_ms:
-                    self._set_sync_interval(partition, interval_ms)
+                    self._configure_sync(partition, interval_ms)
+
+    def _configure_sync(self, partition: Partition, interval_ms: int) -> None:
+        topic_id = partition.log_dir.logs.topic_id(partition.topic_partition)
+        # If the directory cannot note the change, its records are synced as before. The log has the error.
+        with suppress(ApiError):
+            self._set_sync_interval(partition, interval_ms, topic_id)
 
     def apply(self, partition: Partition, newest: Leadership) -> None:
         """Give a partition that was opened the role that follows from a newer state."""
@@ -231,5 +270,5 @@ class PartitionLoader:
     def broker_config_changed(self, config: BrokerConfig) -> None:
         """Use another configuration of the broker. `configure` applies it to the partitions."""
         self._config = config
-        for log_dir in self._dirs:
+        for log_dir in self.dirs:
             log_dir.configure(config)

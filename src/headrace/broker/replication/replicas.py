@@ -10,14 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from headrace.broker.context import LatestTime
 from headrace.broker.log_dirs.log_dir import LogDir
 from headrace.broker.replication.log_store import LogStore
 from headrace.broker.replication.partition import Partition
-from headrace.broker.topic_names import schedule_of
+from headrace.broker.topic_names import is_schedule, schedule_of
+from headrace.config.broker import BrokerConfig
 from headrace.core.log import MARKER_SIZE, AppendInfo, Marker, PartitionLog
-from headrace.core.replica.acks import AckQueues
-from headrace.core.replica.progress import Progress, own_progress
-from headrace.core.replica.role import Leadership, Role, next_role
+from headrace.core.replica.isr import InSync, Isr, LagLimits
+from headrace.core.replica.progress import own_progress
+from headrace.core.replica.role import NO_REGISTRATION, Leadership, Role, next_role
 from headrace.errors import ErrorCode
 from headrace.types import Buffer, TopicPartition
 
@@ -25,11 +27,24 @@ from headrace.types import Buffer, TopicPartition
 class Replicas:
     """All partitions of this broker."""
 
-    def __init__(self, store: LogStore, broker_id: int) -> None:
-        """Begin without partitions; a `PartitionLoader` adds them."""
-        self.broker_id = broker_id
-        self.registration = 0
-        """The broker epoch of this process."""
+    def __init__(self, store: LogStore, config: BrokerConfig, time: LatestTime) -> None:
+        """Begin without partitions; a `PartitionLoader` adds them.
+
+        Args:
+            store: The logs of the partitions.
+            config: The configuration of this broker.
+            time: The time of the latest call of the broker.
+        """
+        self.broker_id = config.broker_id
+        """The id of this broker."""
+        self._time = time
+        messages = config.replica_lag_max_messages
+        self.lag_limits = LagLimits(
+            config.replica_lag_time_max_ms, None if messages < 0 else messages
+        )
+        """The limits of the lag of an in-sync replica."""
+        self.registration = NO_REGISTRATION
+        """The broker epoch of this process; -1 while the broker is not registered."""
         self.store = store
         """The logs of the partitions."""
         store.on_failed = self._directory_failed
@@ -38,8 +53,25 @@ class Replicas:
         """Partitions whose high watermark has moved since the broker last settled."""
         self.on_role: Callable[[Partition], object] = lambda _: None
         """Called at once with a partition that this broker leads since now, or leads no longer."""
+        self.on_follow: Callable[[Partition], object] = lambda _: None
+        """Called at once with a partition of several replicas whose role or leader epoch has changed."""
+        self.on_synced_follower: Callable[[Partition], object] = lambda _: None
+        """Called with a partition that this broker follows, when its log was synced."""
+        self.on_in_sync_change: Callable[[Partition], object] = lambda _: None
+        """Called with a partition that this broker leads, when its in-sync replicas may have to change."""
+        self.on_lead: Callable[[Partition], object] = lambda _: None
+        """Called with a partition of several replicas that this broker leads since now."""
+        self.is_suspect = False
+        """Whether the lease of this broker's registration has ended, so that another broker may lead its partitions.
+        Then requests of every `acks` wait until their records are committed, if the partition has several replicas.
+        `trust` ends that.
+        """
+        self.replicated: dict[Partition, None] = {}
+        """The partitions with several replicas that this broker leads."""
         self.on_offline: Callable[[Partition], object] = lambda _: None
         """Called at once with a partition that is not served any more, because its log directory has failed."""
+        self.on_directory_failed: Callable[[], object] = lambda: None
+        """Called when a log directory other than the first has failed, and its partitions are not served any more."""
 
     @property
     def partitions_count(self) -> int:
@@ -60,7 +92,14 @@ class Replicas:
         partition = self._partitions.pop(topic_partition, None)
         if partition is not None:
             self.advanced.pop(partition, None)
+            self._released(partition)
         return partition
+
+    def _released(self, partition: Partition) -> None:
+        self.replicated.pop(partition, None)
+        if partition.role is Role.FOLLOWER:
+            partition.role = Role.OFFLINE
+            self.on_follow(partition)
 
     def _directory_failed(self, log_dir: LogDir) -> None:
         """Fail the requests that wait for the partitions of a failed directory, and serve them no longer."""
@@ -71,8 +110,10 @@ class Replicas:
         for partition in [each for each in self._partitions.values() if each.log_dir is log_dir]:
             del self._partitions[partition.topic_partition]
             self.advanced.pop(partition, None)
+            self._released(partition)
             self.on_offline(partition)
             partition.mark_gone(ErrorCode.KAFKA_STORAGE_ERROR)
+        self.on_directory_failed()
 
     # Roles
 
@@ -104,20 +145,85 @@ class Replicas:
                 self._change_isr(partition, newest)
             return False
         if role is Role.LEADER:
-            is_alone = newest.isr <= {self.broker_id}
-            partition.lead(leader_epoch, None if is_alone else Progress(self.broker_id, newest.isr))
+            partition.lead(leader_epoch, self._begin_isr(partition, newest))
             self._progressed(partition)
+            if partition.isr is not None:
+                self.replicated[partition] = None
+                self.on_follow(partition)
+                self.on_lead(partition)
         else:
             self.advanced.pop(partition, None)
+            self.replicated.pop(partition, None)
             partition.resign(role, leader_epoch)
+            self.on_follow(partition)
         return True
 
+    def _begin_isr(self, partition: Partition, newest: Leadership) -> Isr | None:
+        """Return the in-sync replicas of a leader; None if this broker has the only replica."""
+        assigned = newest.isr | {*newest.replicas}
+        if assigned <= {self.broker_id} or is_schedule(partition.topic_partition):
+            return None
+        return Isr(
+            self.broker_id,
+            assigned,
+            InSync(newest.isr, newest.elr),
+            min_insync_replicas=partition.min_insync_replicas,
+            epoch_start_offset=partition.log.log_end_offset,
+            limits=self.lag_limits,
+            now_ms=self._time.now_ms,
+        )
+
     def _change_isr(self, partition: Partition, newest: Leadership) -> None:
-        if partition.acks is not None:
-            partition.acks.progress.maximal_isr = newest.isr
-        elif newest.isr > {self.broker_id}:
-            partition.acks = AckQueues(Progress(self.broker_id, newest.isr))
+        if partition.isr is not None:
+            partition.isr.newest(InSync(newest.isr, newest.elr))
+            self.in_sync_changed(partition)
+            self.on_in_sync_change(partition)
+
+    def trust(self) -> None:
+        """Respond to requests as their `acks` say: the lease of the broker's registration lasts again."""
+        self.is_suspect = False
+        for partition in self.replicated:
+            self._progressed(partition)
+
+    def in_sync_changed(self, partition: Partition) -> None:
+        """Move the high watermark after a change of the in-sync replicas, and complete what cannot be acknowledged."""
         self._progressed(partition)
+        partition.fail_unreachable_waiters()
+
+    def set_min_insync_replicas(self, partition: Partition, count: int) -> None:
+        """Use another value of the topic's `min.insync.replicas`."""
+        partition.min_insync_replicas = count
+        if partition.isr is not None:
+            partition.isr.set_min_insync_replicas(count)
+            self.in_sync_changed(partition)
+            self.on_in_sync_change(partition)  # with a smaller number the ELR may end
+
+    def follower_fetched(
+        self,
+        partition: Partition,
+        replica: int,
+        end_offset: int,
+        *,
+        log_start_offset: int,
+        broker_epoch: int,
+    ) -> None:
+        """Note the progress of a follower of a partition that this broker leads; see `Isr.fetched`."""
+        isr, log = partition.isr, partition.log
+        assert isr is not None, "only a partition with several replicas has followers"
+        start_moved = isr.fetched(
+            replica,
+            end_offset,
+            log_start_offset=log_start_offset,
+            broker_epoch=broker_epoch,
+            log_end_offset=log.log_end_offset,
+            now_ms=self._time.now_ms,
+        )
+        if start_moved and partition.watchers:
+            partition.notify_watchers()
+        if end_offset > log.high_watermark or len(isr.progress.isr) < isr.replicas_count:
+            self._progressed(partition)
+            if replica not in isr.committed.isr:
+                self.on_in_sync_change(partition)
 
     # Appends
 
@@ -150,7 +256,7 @@ class Replicas:
             )
         except OSError as error:
             raise self.store.refused(log_dir, error, now_ms, len(records)) from error
-        self._appended(partition, len(records), now_ms)
+        self._appended(partition, log, log_dir, len(records), now_ms)
         return info
 
     def append_marker(self, partition: Partition, marker: Marker, now_ms: int) -> AppendInfo:
@@ -163,22 +269,26 @@ class Replicas:
         """
         if partition.refusal:
             raise partition.refused()
-        log = partition.log
+        log, log_dir = partition.log, partition.log_dir
         try:
             info = log.append_marker(marker, leader_epoch=partition.leader_epoch, now_ms=now_ms)
         except OSError as error:
-            raise self.store.refused(partition.log_dir, error, now_ms, MARKER_SIZE) from error
-        self._appended(partition, MARKER_SIZE, now_ms)
+            raise self.store.refused(log_dir, error, now_ms, MARKER_SIZE) from error
+        self._appended(partition, log, log_dir, MARKER_SIZE, now_ms)
         return info
 
-    def _appended(self, partition: Partition, size: int, now_ms: int) -> None:
-        log, log_dir = partition.log, partition.log_dir
+    def _appended(
+        self, partition: Partition, log: PartitionLog, log_dir: LogDir, size: int, now_ms: int
+    ) -> None:
         log_dir.space.appended(size, now_ms)
-        if partition.sync_interval_ms:
-            log_dir.background.written(log, partition.sync_interval_ms, now_ms)
-            if partition.acks is not None:
+        if partition.acks is not None:
+            if partition.sync_interval_ms:
+                log_dir.background.written(log, partition.sync_interval_ms, now_ms)
                 self._progressed(partition)
-            elif log.advance_high_watermark(log.log_end_offset):
+            partition.notify_followers()
+        elif partition.sync_interval_ms:
+            log_dir.background.written(log, partition.sync_interval_ms, now_ms)
+            if log.advance_high_watermark(log.log_end_offset):
                 self.advanced[partition] = None
 
     # Progress
@@ -189,6 +299,8 @@ class Replicas:
             partition = self._partitions.get(log.topic_partition)
             # The topic may have been deleted, and created again, while its log was synced.
             if partition is None or partition.log is not log or partition.refusal:
+                if partition is not None and partition.role is Role.FOLLOWER:
+                    self.on_synced_follower(partition)
                 continue
             if partition.acks is not None:
                 self._progressed(partition)
@@ -208,17 +320,25 @@ class Replicas:
         if log.advance_high_watermark(end):
             self.advanced[partition] = None
         if acks is not None:
-            for waiter in acks.release(own, log.high_watermark):
+            released = (
+                acks.release_committed(own, log.high_watermark)
+                if self.is_suspect
+                else acks.release(own, log.high_watermark)
+            )
+            for waiter in released:
                 waiter(ErrorCode.NONE)
 
     def has(self, partition: Partition, acks: int, end_offset: int) -> bool:
         """Return whether the replicas that `acks` asks for have the records up to `end_offset`."""
         log, queues = partition.log, partition.acks
+        if log.high_watermark < end_offset and (queues is None or self.is_suspect):
+            return False
         if queues is None:
-            return log.high_watermark >= end_offset
+            return True
         own = own_progress(
             log.log_end_offset, log.synced_offset, syncs_first=not partition.sync_interval_ms
         )
+        acks = partition.effective_acks(acks)
         return queues.progress.acknowledged_end(acks, own, log.high_watermark) >= end_offset
 
     def configured(self, partition: Partition) -> None:

@@ -11,14 +11,18 @@ from headrace.protocol.codec import (
     REQUEST_ELEMENTS,
     Structure,
     UNSET,
+    check_tag,
     compact_int32_array,
+    count_tags,
     fail_count,
     fail_null,
     int32_array,
     length_tail,
     read_int32s,
+    read_tag,
     skip_tags,
     string_length_tail,
+    write_tag,
     write_varint,
 )
 from headrace.types import (
@@ -40,6 +44,7 @@ _pack_i = Struct(">i").pack
 _pack_ih = Struct(">ih").pack
 _pack_ihx = Struct(">ihx").pack
 _pack_ii = Struct(">ii").pack
+_pack_q = Struct(">q").pack
 _pack_qh = Struct(">qh").pack
 _pack_qho = Struct(">qh?").pack
 _pack_qhi = Struct(">qhi").pack
@@ -48,6 +53,7 @@ _unpack_i = Struct(">i").unpack_from
 _unpack_ih = Struct(">ih").unpack_from
 _unpack_ihB = Struct(">ihB").unpack_from
 _unpack_ii = Struct(">ii").unpack_from
+_unpack_q = Struct(">q").unpack_from
 _unpack_qh = Struct(">qh").unpack_from
 _unpack_qhoB = Struct(">qh?B").unpack_from
 _unpack_qhi = Struct(">qhi").unpack_from
@@ -446,6 +452,7 @@ class AddPartitionsToTxnResponse(Message):
         "error_code",
         "results_by_transaction",
         "results_by_topic_v3_and_below",
+        "headrace_start_ms",
     )
 
     API_KEY = 24
@@ -457,6 +464,7 @@ class AddPartitionsToTxnResponse(Message):
     error_code: int
     results_by_transaction: list[AddPartitionsToTxnResult]
     results_by_topic_v3_and_below: list[AddPartitionsToTxnTopicResult]
+    headrace_start_ms: int
 
     def __init__(
         self,
@@ -465,11 +473,13 @@ class AddPartitionsToTxnResponse(Message):
         error_code: int = 0,
         results_by_transaction: list[AddPartitionsToTxnResult] = UNSET,
         results_by_topic_v3_and_below: list[AddPartitionsToTxnTopicResult] = UNSET,
+        headrace_start_ms: int = -1,
     ) -> None:
         self.throttle_time_ms = throttle_time_ms
         self.error_code = error_code
         self.results_by_transaction = [] if results_by_transaction is UNSET else results_by_transaction
         self.results_by_topic_v3_and_below = [] if results_by_topic_v3_and_below is UNSET else results_by_topic_v3_and_below
+        self.headrace_start_ms = headrace_start_ms
 
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         if version >= 4:
@@ -540,7 +550,15 @@ class AddPartitionsToTxnResponse(Message):
                         add_partitions_to_txn_partition_result_2.partition_error_code,
                     )
                 out.append(0)
-        out.append(0)
+        tags = 0
+        if version >= 4 and self.headrace_start_ms != -1:
+            tags += 1
+        out.append(tags)
+        if tags:
+            if version >= 4 and self.headrace_start_ms != -1:
+                tagged = bytearray()
+                tagged += _pack_q(self.headrace_start_ms)
+                write_tag(out, 26738, tagged)
         return out
 
     def _encode_plain(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
@@ -690,8 +708,17 @@ class AddPartitionsToTxnResponse(Message):
             message.results_by_topic_v3_and_below = []
         n = view[position]
         position += 1
+        message.headrace_start_ms = -1
         if n:
-            position, left = skip_tags(view, position, n, left)
+            n, position, left = count_tags(view, position, n, left)
+            for _ in range(n):
+                tag, position, tag_end = read_tag(view, position)
+                if tag == 26738 and version >= 4:
+                    (message.headrace_start_ms,) = _unpack_q(view, position)
+                    position += 8
+                else:
+                    position = tag_end
+                check_tag(position, tag_end, tag)
         return message, position
 
     @classmethod
@@ -700,6 +727,7 @@ class AddPartitionsToTxnResponse(Message):
         message = cls.__new__(cls)
         message.error_code = 0
         message.results_by_transaction = []
+        message.headrace_start_ms = -1
         message.throttle_time_ms, n = _unpack_ii(view, position)
         position += 8
         left -= n

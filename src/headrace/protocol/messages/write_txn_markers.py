@@ -11,12 +11,16 @@ from headrace.protocol.codec import (
     REQUEST_ELEMENTS,
     Structure,
     UNSET,
+    check_tag,
     compact_int32_array,
+    count_tags,
     fail_count,
     length_tail,
     read_int32s,
+    read_tag,
     skip_tags,
     string_length_tail,
+    write_tag,
     write_varint,
 )
 from headrace.types import (
@@ -33,14 +37,15 @@ __all__ = [
     "WriteTxnMarkersResponse",
 ]
 
-_pack_ibx = Struct(">ibx").pack
+_pack_i = Struct(">i").pack
+_pack_ib = Struct(">ib").pack
 _pack_ihx = Struct(">ihx").pack
-_pack_ix = Struct(">ix").pack
 _pack_q = Struct(">q").pack
 _pack_qho = Struct(">qh?").pack
 _unpack_iB = Struct(">iB").unpack_from
 _unpack_ibB = Struct(">ibB").unpack_from
 _unpack_ihB = Struct(">ihB").unpack_from
+_unpack_q = Struct(">q").unpack_from
 _unpack_qB = Struct(">qB").unpack_from
 _unpack_qhoB = Struct(">qh?B").unpack_from
 
@@ -68,6 +73,7 @@ class WritableTxnMarker(Structure):
         "topics",
         "coordinator_epoch",
         "transaction_version",
+        "headrace_start_ms",
     )
 
     producer_id: int
@@ -76,6 +82,7 @@ class WritableTxnMarker(Structure):
     topics: list[WritableTxnMarkerTopic]
     coordinator_epoch: int
     transaction_version: int
+    headrace_start_ms: int
 
     def __init__(
         self,
@@ -86,6 +93,7 @@ class WritableTxnMarker(Structure):
         topics: list[WritableTxnMarkerTopic] = UNSET,
         coordinator_epoch: int = 0,
         transaction_version: int = 0,
+        headrace_start_ms: int = -1,
     ) -> None:
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
@@ -93,6 +101,7 @@ class WritableTxnMarker(Structure):
         self.topics = [] if topics is UNSET else topics
         self.coordinator_epoch = coordinator_epoch
         self.transaction_version = transaction_version
+        self.headrace_start_ms = headrace_start_ms
 
 
 class WriteTxnMarkersRequest(Message):
@@ -139,12 +148,21 @@ class WriteTxnMarkersRequest(Message):
                 out += compact_int32_array(writable_txn_marker_topic.partition_indexes)
                 out.append(0)
             if version >= 2:
-                out += _pack_ibx(
+                out += _pack_ib(
                     writable_txn_marker.coordinator_epoch,
                     writable_txn_marker.transaction_version,
                 )
             else:
-                out += _pack_ix(writable_txn_marker.coordinator_epoch)
+                out += _pack_i(writable_txn_marker.coordinator_epoch)
+            tags = 0
+            if writable_txn_marker.headrace_start_ms != -1:
+                tags += 1
+            out.append(tags)
+            if tags:
+                if writable_txn_marker.headrace_start_ms != -1:
+                    tagged = bytearray()
+                    tagged += _pack_q(writable_txn_marker.headrace_start_ms)
+                    write_tag(out, 26738, tagged)
         out.append(0)
         return out
 
@@ -213,8 +231,17 @@ class WriteTxnMarkersRequest(Message):
                 writable_txn_marker.transaction_version = 0
                 writable_txn_marker.coordinator_epoch, n = _unpack_iB(view, position)
                 position += 5
+            writable_txn_marker.headrace_start_ms = -1
             if n:
-                position, left = skip_tags(view, position, n, left)
+                n, position, left = count_tags(view, position, n, left)
+                for _ in range(n):
+                    tag, position, tag_end = read_tag(view, position)
+                    if tag == 26738:
+                        (writable_txn_marker.headrace_start_ms,) = _unpack_q(view, position)
+                        position += 8
+                    else:
+                        position = tag_end
+                    check_tag(position, tag_end, tag)
             markers_items.append(writable_txn_marker)
         message.markers = markers_items
         n = view[position]

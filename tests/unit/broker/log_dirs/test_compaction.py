@@ -151,10 +151,10 @@ def test_the_policy_can_change(harness: BrokerHarness) -> None:
     for number in range(50):
         put(harness, "t", (b"k", b"%d" % number))
     topic, admin = harness.broker.services.topics.require("t"), harness.broker.services.topic_admin
-    finished(admin.configure(topic, {**topic.settings, "cleanup.policy": "compact"}))
+    finished(admin.configure(topic, lambda present: {**present, "cleanup.policy": "compact"}))
     wait(harness)
     assert len(all_records(harness, "t")) < 20
-    finished(admin.configure(topic, {**topic.settings, "cleanup.policy": "delete"}))
+    finished(admin.configure(topic, lambda present: {**present, "cleanup.policy": "delete"}))
     for number in range(50):
         put(harness, "t", (b"k", b"%d" % number))
     wait(harness)
@@ -196,7 +196,7 @@ def test_a_topic_may_be_deleted_and_made_again_while_it_is_compacted(tmp_path: P
         assert task is not None
         for _ in range(generation):
             task.run()
-        harness.broker.delete_topic(harness.broker.services.topics.require("t"), harness.now_ms)
+        harness.delete_topic("t")
         harness.create_topic("t", **COMPACT)
         put(harness, "t", (b"k", b"new"))
         error: Exception | None = None
@@ -209,7 +209,7 @@ def test_a_topic_may_be_deleted_and_made_again_while_it_is_compacted(tmp_path: P
         assert [record.value for record in all_records(harness, "t")] == [b"new"]
         harness.restart()
         assert [record.value for record in all_records(harness, "t")] == [b"new"]
-        harness.broker.delete_topic(harness.broker.services.topics.require("t"), harness.now_ms)
+        harness.delete_topic("t")
 
 
 @pytest.mark.parametrize(("code", "fatal"), [(errno.ENOSPC, False), (errno.EIO, True)])
@@ -243,7 +243,7 @@ def commit(harness: BrokerHarness, group: str, offset: int, partitions: int = 4)
     request = OffsetCommitRequest(
         group_id=group, topics=[OffsetCommitRequestTopic(name="t", partitions=rows)]
     )
-    harness.broker.services.offsets_topic.ensure()
+    harness.create_offsets_topic()
     response = harness.call(request)
     assert {part.error_code for part in response.topics[0].partitions} == {0}
 
@@ -293,7 +293,7 @@ def test_a_deleted_group_stays_deleted(tmp_path: Path) -> None:
     )
     harness.create_topic("t", 4)
     commit(harness, "gone", 5)
-    harness.broker.delete_topic(harness.broker.services.topics.require("t"), harness.now_ms)
+    harness.delete_topic("t")
     harness.create_topic("t", 4)
     assert committed(harness, "gone") == [-1] * 4
     for number in range(300):

@@ -11,6 +11,7 @@ import pytest
 
 from headrace.broker.metadata.metadata_writer import BROKER_COMMITS, MetadataWriter
 from headrace.broker.metadata.migration import carry_over
+from headrace.broker.metadata.store_client import BROKER_PROCESSES
 from headrace.errors import StorageError
 from headrace.metadata_stores.memory import MemoryMetadataStore
 from headrace.metadata_stores.sqlite import APPLICATION_ID, SqliteMetadataStore
@@ -29,6 +30,9 @@ class Killed(BaseException):
     """The process ends here."""
 
 
+OF_THE_WRITER = (BROKER_COMMITS, BROKER_PROCESSES)
+
+
 class KilledStore(MemoryMetadataStore):
     """A store whose process is killed after a number of commits. The commits by which a process begins do not count."""
 
@@ -38,7 +42,7 @@ class KilledStore(MemoryMetadataStore):
     def commit(self, checks: Any, operations: Any) -> Any:
         """Commit, and be killed when it is time."""
         done = super().commit(checks, operations)
-        if any(not each.key.startswith(BROKER_COMMITS) for each in operations):
+        if any(not each.key.startswith(OF_THE_WRITER) for each in operations):
             self.commits += 1
             if self.commits == self.killed_after:
                 raise Killed
@@ -82,7 +86,7 @@ def contents(store: MemoryMetadataStore) -> dict[str, Any]:
     return {
         entry.key: json.loads(entry.value)
         for entry in stored(store).values()
-        if not entry.key.startswith(BROKER_COMMITS)
+        if not entry.key.startswith(OF_THE_WRITER)
     }
 
 
@@ -104,7 +108,7 @@ def test_topics_directories_and_the_leader_epoch_are_carried_over() -> None:
     unchanged = {
         key: json.loads(value)
         for key, value in before.items()
-        if not key.startswith(("topics/", "brokers/epoch/", BROKER_COMMITS))
+        if not key.startswith(("topics/", "brokers/epoch/", *OF_THE_WRITER))
     }
     offsets, late, one, two = (
         json.loads(before[f"topics/{name}"])["topic_id"]
@@ -118,7 +122,7 @@ def test_topics_directories_and_the_leader_epoch_are_carried_over() -> None:
         "topics/two-directories": topic_format_3(two, 5),
         f"brokers/placement/1/{late}": {"directories": {first: [0]}, "format": 1},
         f"brokers/placement/1/{two}": {"directories": {second: [0, 1, 2, 3, 4]}, "format": 1},
-        "brokers/registration/1": {"broker_epoch": 4, "format": 1},
+        "brokers/registration/1": {"broker_epoch": 4, "incarnation": "", "format": 2},
     }
 
 
@@ -219,7 +223,8 @@ def test_an_unreadable_topic_is_refused_and_stays_as_it_is(value: str) -> None:
 def test_a_broker_epoch_that_exists_already_does_not_fall() -> None:
     store = store_with(EPOCH | {"brokers/registration/1": '{"broker_epoch":9,"format":1}'})
     migrate(store)
-    assert contents(store) == {"brokers/registration/1": {"broker_epoch": 9, "format": 1}}
+    expected = {"broker_epoch": 9, "incarnation": "", "format": 2}
+    assert contents(store) == {"brokers/registration/1": expected}
 
 
 def in_old_formats(entries: dict[str, Any]) -> dict[str, str]:

@@ -20,6 +20,7 @@ from headrace.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     ScramCredentialDeletion,
 )
+from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from headrace.protocol.messages.describe_client_quotas import DescribeClientQuotasRequest
 from headrace.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -46,7 +47,7 @@ from tests.unit.broker.access.test_authorizer import (
 )
 from tests.unit.broker.quotas.test_quotas import Harness
 
-BROKER, GROUP = 4, 32
+TOPIC, BROKER, GROUP = 2, 4, 32
 
 
 class Cluster:
@@ -338,3 +339,93 @@ def test_settings_that_this_version_does_not_know_are_reported_and_not_applied(
     for number, harness in enumerate((cluster.one, cluster.two), 1):
         assert described(harness, BROKER, str(number), "log.retention.bytes") == "77"
         assert events(harness, "broker_settings_not_applied") == 1
+
+
+def test_settings_that_did_not_fit_are_in_force_when_other_settings_make_them_fit(
+    cluster: Cluster,
+) -> None:
+    name, two = "log.retention.bytes", cluster.two
+    configure(two, BROKER, "2", "message.max.bytes", "1500")
+    bad = b'{"settings":{"log.retention.bytes":"77","log.segment.bytes":"x"},"format":1}'
+    cluster.store.commit([], [Put("config/broker/2", bad)])
+    cluster.tick()
+    assert described(two, BROKER, "2", "message.max.bytes") == "1500"
+    configure(two, BROKER, "", "message.max.bytes", "2000")
+    assert described(two, BROKER, "2", "message.max.bytes") == "1500", "the earlier settings"
+    configure(two, BROKER, "2", "log.segment.bytes", None)
+    assert described(two, BROKER, "2", name) == "77"
+    assert described(two, BROKER, "2", "message.max.bytes") == "2000"
+
+
+MAX_LAG = "log.cleaner.max.compaction.lag.ms"
+
+
+def test_a_topic_that_does_not_fit_a_broker_is_reported_and_served_when_it_fits(
+    cluster: Cluster,
+) -> None:
+    one, two = cluster.one, cluster.two
+    configure(one, BROKER, "1", MAX_LAG, "50")
+    two.create_topic("t", min_compaction_lag_ms="100")
+    two.create_topic("u", min_compaction_lag_ms="100")
+    for _ in range(3):
+        cluster.tick()
+    topics = one.broker.services.topics
+    assert (topics.get("t"), events(one, "topic_not_applied")) == (None, 2)
+    configure(two, TOPIC, "u", "min.compaction.lag.ms", "20")
+    cluster.tick()
+    assert topics.get("u") is not None
+    assert topics.get("t") is None
+    configure(one, BROKER, "1", MAX_LAG, "200")
+    cluster.tick()
+    assert topics.require("t").settings == {"min.compaction.lag.ms": "100"}
+    assert events(one, "topic_not_applied") == 2
+
+
+def test_a_stored_topic_that_does_not_fit_does_not_stop_the_start_of_a_broker() -> None:
+    harness = Harness()
+    harness.create_topic("fits")
+    harness.create_topic("late", min_compaction_lag_ms="100")
+    harness.produce("late", b"kept")
+    harness.metadata.commit([], [Put("topics/unreadable", b"{")])
+    harness.restart(log_cleaner_max_compaction_lag_ms=50)
+    topics = harness.broker.services.topics
+    assert [topic.name for topic in topics] == ["fits"]
+    assert events(harness, "topic_not_applied") == 2
+    harness.restart(log_cleaner_max_compaction_lag_ms=200)
+    partition = harness.broker.services.partitions.require("late", 0)
+    assert partition.log.log_end_offset == 1
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_settings_that_do_not_fit_a_topic_are_in_force_when_the_topic_has_changed(
+    cluster: Cluster, *, is_deleted: bool
+) -> None:
+    one, two = cluster.one, cluster.two
+    two.create_topic("t", min_compaction_lag_ms="100")
+    cluster.tick()
+    cluster.store.commit(
+        [], [Put("config/broker/1", b'{"settings":{"%s":"50"},"format":1}' % MAX_LAG.encode())]
+    )
+    cluster.tick()
+    assert events(one, "broker_settings_not_applied") == 1
+    assert described(one, BROKER, "1", MAX_LAG) != "50"
+    if is_deleted:
+        two.call(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")]))
+    else:
+        configure(two, TOPIC, "t", "min.compaction.lag.ms", "20")
+    cluster.tick()
+    assert described(one, BROKER, "1", MAX_LAG) == "50"
+
+
+def test_a_broker_neither_describes_nor_changes_the_settings_of_another(cluster: Cluster) -> None:
+    change = AlterableConfig(name="log.cleaner.backoff.ms", config_operation=0, value="7")
+    row = AlterConfigsResource(resource_type=BROKER, resource_name="2", configs=[change])
+    refused = cluster.one.call(IncrementalAlterConfigsRequest(resources=[row])).responses[0]
+    assert refused.error_code == ErrorCode.INVALID_REQUEST
+    wanted = DescribeConfigsResource(resource_type=BROKER, resource_name="2")
+    result = cluster.one.call(DescribeConfigsRequest(resources=[wanted])).results[0]
+    assert result.error_code == ErrorCode.INVALID_REQUEST
+    configure(cluster.two, BROKER, "2", "log.cleaner.backoff.ms", "7")
+    cluster.tick()
+    assert described(cluster.two, BROKER, "2", "log.cleaner.backoff.ms") == "7"
+    assert described(cluster.one, BROKER, "1", "log.cleaner.backoff.ms") == "15000"

@@ -138,7 +138,7 @@ def test_a_flipped_byte_of_a_header_affects_only_its_partition(harness, position
 
 
 def commit(harness: BrokerHarness, group: str) -> int:
-    harness.broker.services.offsets_topic.ensure()
+    harness.create_offsets_topic()
     row = OffsetCommitRequestPartition(partition_index=0, committed_offset=3)
     topics = [OffsetCommitRequestTopic(name="well", partitions=[row])]
     response = harness.call(OffsetCommitRequest(group_id=group, topics=topics))

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.config_alteration import change_settings
 from headrace.broker.partitions.topic import Topic
 from headrace.broker.replication.partition import Partition
 from headrace.broker.session import Session
@@ -265,7 +264,7 @@ def test_settings_that_change_between_two_steps_count_for_all_partitions():
     harness.create_topic("grows")
     pending = send(harness, creation())
     settings = {"log.segment.bytes": "12345"}
-    finished(change_settings(harness.broker.services, settings, all_brokers=True))
+    finished(harness.broker.services.settings.change(lambda _: settings, all_brokers=True))
     finish(harness, pending)
     topic = harness.broker.services.topics.require("t")
     sizes = {each.log.config.segment_bytes for each in shown(harness, topic) if each is not None}

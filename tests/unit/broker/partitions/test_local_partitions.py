@@ -11,6 +11,7 @@ from headrace.metadata_stores.memory import MemoryMetadataStore
 from headrace.protocol.messages.metadata import MetadataRequest
 from headrace.storage.memory_files import MemoryFileSystem
 from tests.fixtures.broker_harness import BrokerHarness, values
+from tests.fixtures.live_brokers import know_each_other
 
 
 @pytest.fixture
@@ -60,6 +61,7 @@ def test_a_broker_creates_no_files_for_partitions_on_another_broker(brokers):
 
 def test_metadata_describes_the_leaders_of_partitions_on_other_brokers(brokers):
     second = brokers[1]
+    know_each_other(*brokers)
     for harness in brokers:
         described = {
             topic.name: [

@@ -16,8 +16,9 @@ from headrace.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     TopicRequest,
 )
-from headrace.protocol.messages.metadata import MetadataRequest
+from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.fixtures.broker_harness import BrokerHarness
+from tests.fixtures.live_brokers import know_each_other
 from tests.fixtures.metadata_stores import stored
 from tests.unit.broker.metadata.test_two_brokers import Cluster, configure, described
 
@@ -51,6 +52,7 @@ def grow(harness: BrokerHarness, name: str, count: int) -> ErrorCode:
 
 def test_a_new_topic_is_known_to_the_other_broker_which_names_its_leader(cluster: Cluster) -> None:
     one, two = cluster.one, cluster.two
+    know_each_other(one, two)
     created = one.create_topic("t", partitions=2)
     assert "t" not in topics(two)
     cluster.tick()
@@ -60,10 +62,10 @@ def test_a_new_topic_is_known_to_the_other_broker_which_names_its_leader(cluster
         assert [
             (each.error_code, each.leader_id, each.leader_epoch, each.replica_nodes, each.isr_nodes)
             for each in topic.partitions
-        ] == [(0, 1, 0, [1], [1])] * 2
+        ] == [(0, 1, 0, [1], [1]), (0, 2, 0, [2], [2])]
         request = DescribeTopicPartitionsRequest(topics=[TopicRequest(name="t")])
         described_topic = harness.call(request).topics[0]
-        assert [each.leader_id for each in described_topic.partitions] == [1, 1]
+        assert [each.leader_id for each in described_topic.partitions] == [1, 2]
 
 
 def test_only_the_leader_accepts_records_and_has_files(cluster: Cluster) -> None:
@@ -90,13 +92,14 @@ def test_a_registration_of_the_leader_begins_a_leader_epoch_on_every_broker(
 def test_added_partitions_are_known_to_the_other_broker(cluster: Cluster) -> None:
     cluster.one.create_topic("t")
     cluster.tick()
+    know_each_other(cluster.one, cluster.two)
     assert grow(cluster.two, "t", 3) == ErrorCode.NONE
     cluster.tick()
     for harness in (cluster.one, cluster.two):
-        assert [each.leader_id for each in topics(harness)["t"].partitions] == [1, 2, 2]
-    assert cluster.two.produce("t", b"a", partition=2).error_code == ErrorCode.NONE
+        assert [each.leader_id for each in topics(harness)["t"].partitions] == [1, 2, 1]
+    assert cluster.two.produce("t", b"a", partition=1).error_code == ErrorCode.NONE
     assert (
-        cluster.one.produce("t", b"a", partition=2).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        cluster.one.produce("t", b"a", partition=1).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     )
 
 
@@ -129,6 +132,19 @@ def test_the_broker_with_the_replicas_removes_the_files_of_a_deleted_topic(
     assert topics(one) == topics(two) == {}
     assert "t-0" not in one.files.list("")
     assert not stored(cluster.store, "deleted/")
+
+
+def test_clients_of_two_brokers_ask_for_one_new_topic_and_the_slower_one_retries(
+    cluster: Cluster,
+) -> None:
+    request = MetadataRequest(
+        topics=[MetadataRequestTopic(name="t")], allow_auto_topic_creation=True
+    )
+    assert cluster.one.call(request).topics[0].error_code == ErrorCode.NONE
+    slower = cluster.two.call(request).topics[0]
+    assert slower.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    cluster.tick()
+    assert cluster.two.call(request).topics[0].error_code == ErrorCode.NONE
 
 
 def test_a_topic_that_the_other_broker_has_just_created_cannot_be_created(

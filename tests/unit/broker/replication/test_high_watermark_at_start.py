@@ -21,6 +21,8 @@ def harness() -> BrokerHarness:
     """A broker that was killed with the high watermark 8, of which its checkpoint has 5."""
     harness = BrokerHarness()
     harness.create_topic("t")
+    # As in a directory that has a log with other replicas.
+    harness.broker.services.log_store.dirs.first.logs.high_watermarks.begin()
     for _ in range(5):
         harness.produce("t", b"x")
     harness.advance(harness.config.replica_high_watermark_checkpoint_interval_ms)

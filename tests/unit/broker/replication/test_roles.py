@@ -164,10 +164,17 @@ def test_the_sync_of_a_follower_does_not_raise_its_high_watermark(harness: Broke
     assert (partition.log.synced_offset, partition.high_watermark) == (2, 1)
 
 
+def test_only_the_leader_applies_retention(harness: BrokerHarness) -> None:
+    assert not partition_of(harness).log.follows
+    assert apply(harness, OTHER).log.follows
+    assert apply(harness, NO_LEADER).log.follows
+    assert not apply(harness, ME).log.follows
+
+
 def test_the_coordinator_of_groups_follows_the_role() -> None:
     harness = BrokerHarness()
     harness.create_topic("t")
-    harness.broker.services.offsets_topic.ensure()
+    harness.create_offsets_topic()
     assert commit_offset(harness) == ErrorCode.NONE
     offsets = harness.broker.services.partitions.of(
         harness.broker.services.topics.require(OFFSETS_TOPIC)
