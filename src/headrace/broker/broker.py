@@ -16,10 +16,12 @@ from types import GeneratorType
 from typing import Any, TypeVar
 
 from headrace.broker.apis import AdvertisedApis, Api
+from headrace.broker.cluster.draining import Draining
 from headrace.broker.configs.loggers import Loggers
 from headrace.broker.context import RequestContext
 from headrace.broker.coordinators.loading import load_at_start
 from headrace.broker.dispatch import APIS, CHANGING, HANDLERS, throttle
+from headrace.broker.environment import Environment
 from headrace.broker.handlers import api_versions
 from headrace.broker.log_dirs.background_sync import warn_of_losses
 from headrace.broker.log_dirs.group_commit import FailedSync, GroupCommit
@@ -29,7 +31,7 @@ from headrace.broker.peers import LocalPeers
 from headrace.broker.quotas.client_quotas import ClientQuotas
 from headrace.broker.quotas.throttling import Throttled
 from headrace.broker.replication.partition import Partition
-from headrace.broker.services import Environment, open_services
+from headrace.broker.services import open_services
 from headrace.broker.session import LOCAL, Session
 from headrace.broker.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from headrace.broker.waiting.steps import LARGE_REQUEST_BYTES, Work
@@ -64,6 +66,7 @@ class Broker:
         check_topic_config: CheckConfig = accept_any,
         loggers: Loggers | None = None,
         peers: Peers | None = None,
+        boot_id: str | None = None,
     ) -> None:
         """Make the services of the broker, and load their state from the metadata store.
 
@@ -82,9 +85,11 @@ class Broker:
             check_topic_config: Raises ConfigError for the configuration of a topic that clients may not set.
             loggers: The loggers whose levels clients can change; None if there are none.
             peers: Sends requests to the brokers of the cluster; None for a single broker.
+            boot_id: An id that changes when the machine starts; None if it is unknown.
 
         Raises:
-            ConfigError: The configuration is invalid; see `open_services`.
+            ConfigError: The configuration is invalid, see `open_services`; or another broker of the cluster has the
+                same broker id.
             StorageError: A stored entry cannot be read, or belongs to another broker.
         """
         environment = Environment(
@@ -99,6 +104,8 @@ class Broker:
             check_topic_config=check_topic_config,
             loggers=Loggers() if loggers is None else loggers,
             peers=peers or LocalPeers(config.broker_id, self.handle, lambda: self.services),
+            is_clustered=peers is not None,
+            boot_id=boot_id,
         )
         self._apis = AdvertisedApis(APIS)
         self._in_memory = files.describe().in_memory
@@ -111,7 +118,7 @@ class Broker:
         """Load topics, logs and groups. `handle` may be called afterwards; `tick` loads what is left of many groups.
 
         Raises:
-            StorageError: A stored topic or log cannot be read.
+            StorageError: A stored topic or log cannot be read, or the broker cannot register in its cluster.
         """
         services = self.services
         services.time.now_ms = now_ms
@@ -121,6 +128,9 @@ class Broker:
         load_at_start(groups.loading, groups.begin_all(), services.transactions.begin_all())
         self._groups_are_served = True
         services.replicas.on_role = self._role_changed
+        topics.on_opened = self._opened_later
+        if services.member is not None:
+            services.member.start()
         if not self._in_memory:
             warn_of_losses(topics.defaults, topics, services.journal)
         self._settle()
@@ -129,6 +139,7 @@ class Broker:
         """Begin or end what the leader of a partition does: schedules, and the coordination of internal topics."""
         services, (name, index) = self.services, partition.topic_partition
         services.deliveries.role_changed(partition, services.time.now_ms)
+        services.transactions.remote.role_changed(partition.topic_partition)
         if name == OFFSETS_TOPIC:
             services.offsets_topic.end(index)
         elif name == TRANSACTIONS_TOPIC:
@@ -136,6 +147,7 @@ class Broker:
         self._opened_later(partition)
 
     def _opened_later(self, partition: Partition) -> None:
+        """Coordinate a partition of an internal topic that was opened after the start, if this broker leads it."""
         if partition.refusal:
             return
         name, index = partition.topic_partition
@@ -143,6 +155,20 @@ class Broker:
             self.services.offsets_topic.begin(index)
         elif name == TRANSACTIONS_TOPIC:
             self.services.transactions.begin(index)
+
+    def drain(self, now_ms: int) -> Draining | None:
+        """Begin a controlled shutdown: the controller moves the leadership of partitions to other brokers.
+
+        Returns:
+            The progress; None without a cluster.
+        """
+        services = self.services
+        if services.member is None:
+            return None
+        services.time.now_ms = now_ms
+        draining = Draining(services.member, services.replicas)
+        self._settle()
+        return draining
 
     def close(self, now_ms: int) -> None:
         """Write everything to the files, and mark the shutdown as clean. No sync may be in flight.
@@ -157,7 +183,10 @@ class Broker:
 
     @property
     def failed(self) -> bool:
-        """Whether the first log directory has failed. The process should end with an error then."""
+        """Whether the first log directory has failed, or another process of this broker has begun.
+
+        The process should end with an error then.
+        """
         return self.services.log_store.failure is not None
 
     @property
@@ -256,11 +285,14 @@ class Broker:
     def delete_topic(self, topic: Topic, now_ms: int) -> Reply[Any]:
         """Delete a topic and the offsets that groups have committed for it. The reply waits until that is durable.
 
+        The value of the reply is an ApiError if the deletion fails in a later step.
+
         Raises:
             ApiError: KAFKA_STORAGE_ERROR.
         """
-        self.services.time.now_ms = now_ms
-        return self.services.topic_admin.delete(topic)
+        services = self.services
+        services.time.now_ms = now_ms
+        return services.steps.run(services.topic_admin.delete_in_steps(topic), finishes=True)
 
     # Group commit
 
@@ -348,8 +380,7 @@ class Broker:
         services.transactions.coordinator.expire(now_ms)
         services.deliveries.tick(now_ms)
         services.log_store.tick(now_ms)
-        for partition in services.topics.tick(now_ms):
-            self._opened_later(partition)
+        services.topics.tick(now_ms)
         self._settle()
 
     def _settle(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from headrace.broker.configs.config_changes import RequestedChange, settings_after
@@ -116,12 +117,22 @@ def _alter_topic(services: Services, resource: Resource, *, validate_only: bool)
     def effective(name: str) -> str:
         return render_value(getattr(topic.config, name.replace(".", "_")))
 
-    before: Mapping[str, str] = {} if resource.replaces else topic.settings
-    settings = settings_after(before, resource.changes, _topic_option, effective)
+    merge = partial(_merged, resource, _topic_option, effective)
     if validate_only:
-        services.topic_admin.check_change(topic, settings)
-    elif settings != topic.settings:
-        yield from services.topic_admin.configure(topic, settings)
+        services.topic_admin.check_change(topic, merge(topic.settings))
+    else:
+        yield from services.topic_admin.configure(topic, merge)
+
+
+def _merged(
+    resource: Resource,
+    option: Callable[[str], Option],
+    effective: Callable[[str], str],
+    present: Mapping[str, str],
+) -> Mapping[str, str]:
+    """Return the settings of a resource after its changes. `settings_after` describes the other arguments."""
+    before: Mapping[str, str] = {} if resource.replaces else present
+    return settings_after(before, resource.changes, option, effective)
 
 
 def _topic_option(name: str) -> Option:
@@ -134,63 +145,44 @@ def _topic_option(name: str) -> Option:
 
 
 def _alter_broker(services: Services, resource: Resource, *, validate_only: bool) -> Work[None]:
-    all_brokers = not resource.name
+    settings, all_brokers = services.settings, not resource.name
     if not all_brokers:
-        services.settings.require_this_broker(resource.name)
-    layers = services.settings.layers
-    present = layers.cluster if all_brokers else layers.broker
+        settings.require_this_broker(resource.name)
 
     def effective(name: str) -> str:
-        return render_value(getattr(services.settings.config, name.replace(".", "_")))
+        return render_value(getattr(settings.config, name.replace(".", "_")))
 
-    before: Mapping[str, str] = {} if resource.replaces else present
-    settings = settings_after(before, resource.changes, dynamic_option, effective)
+    merge = partial(_merged, resource, dynamic_option, effective)
     if validate_only:
-        check_settings(services, settings, all_brokers=all_brokers)
-    elif settings != present:
-        yield from change_settings(services, settings, all_brokers=all_brokers)
+        after = merge(settings.stored(all_brokers=all_brokers))
+        settings.check_change(after, all_brokers=all_brokers)
+    else:
+        yield from settings.change(merge, all_brokers=all_brokers)
 
 
 def _alter_group(services: Services, resource: Resource, *, validate_only: bool) -> Work[None]:
     check_group_name(resource.name)
-    present = services.group_settings.get(resource.name)
-    before: Mapping[str, str] = {} if resource.replaces else present
-    settings = settings_after(before, resource.changes, group_option, lambda _: "")
+
+    def merge(present: Mapping[str, str]) -> Mapping[str, str]:
+        settings = _merged(resource, group_option, lambda _: "", present)
+        _check_group(services, resource.name, present, settings)
+        return settings
+
+    if validate_only:
+        merge(services.group_settings.get(resource.name))
+    else:
+        yield from services.group_settings.change(resource.name, merge)
+
+
+def _check_group(
+    services: Services, group: str, former: Mapping[str, str], settings: Mapping[str, str]
+) -> None:
     attachments = parse_settings(settings)
     check_times(settings, services.settings.config)
     assignor = attachments.headrace_assignor or DEFAULT_ASSIGNOR
-    former = parse_settings(present).headrace_assignor or DEFAULT_ASSIGNOR
-    if assignor != former and not services.groups.supports(resource.name, assignor):
+    present = parse_settings(former).headrace_assignor or DEFAULT_ASSIGNOR
+    if assignor != present and not services.groups.supports(group, assignor):
         raise InvalidConfigError(
             f"headrace.assignor: the group has members that do not know {assignor!r} while they run; "
             "stop all of them, change it, and start them again"
         )
-    if not validate_only and settings != present:
-        yield from services.group_settings.change(resource.name, settings)
-
-
-def check_settings(services: Services, settings: Mapping[str, str], *, all_brokers: bool) -> None:
-    """Raise an error if the broker cannot accept these dynamic settings, or a topic could not inherit from them.
-
-    Args:
-        services: The services of the broker.
-        settings: All dynamic settings of this broker, or of all brokers.
-        all_brokers: Whether the settings are those of all brokers.
-
-    Raises:
-        ApiError: A setting is invalid.
-    """
-    layers = services.settings.changed(settings, all_brokers=all_brokers)
-    services.topics.check_defaults(layers.effective)
-
-
-def change_settings(
-    services: Services, settings: Mapping[str, str], *, all_brokers: bool
-) -> Work[None]:
-    """Replace the dynamic settings of this broker, or of all brokers. They are in force when the work is done.
-
-    Raises:
-        ApiError: A setting is invalid, or the metadata store could not store the settings.
-    """
-    check_settings(services, settings, all_brokers=all_brokers)
-    yield from services.settings.change(settings, all_brokers=all_brokers)

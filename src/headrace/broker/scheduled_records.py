@@ -182,6 +182,11 @@ class Deliveries:
         divided = self._divide(partition, schedule, records, now_ms)
         if divided is None:
             return self._replicas.append(partition, records, now_ms), None
+        if partition.isr is not None:
+            raise ApiError(
+                ErrorCode.INVALID_RECORD,
+                "records with a delivery time need a topic with one replica: a schedule has no other replica",
+            )
         companion = self._loader.companion(partition, now_ms, create=True)
         if companion is None or len(divided.later) > companion.log.config.segment_bytes:
             raise ApiError(

@@ -7,7 +7,6 @@ ever missing. State that changes while the broker runs is inside a part: the con
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -18,30 +17,44 @@ from headrace.broker.access.authorizer import Authorizer
 from headrace.broker.access.credentials import ScramCredentials
 from headrace.broker.access.permissions import Permissions
 from headrace.broker.apis import AdvertisedApis
+from headrace.broker.cluster.control import Control
+from headrace.broker.cluster.member import Member
+from headrace.broker.cluster.unclean_start import Departures
 from headrace.broker.configs.broker_settings import BrokerSettings
-from headrace.broker.configs.loggers import Loggers
 from headrace.broker.context import LatestTime
 from headrace.broker.coordinators.group_settings import StoredGroupSettings, consumer_times
 from headrace.broker.coordinators.group_topics import GroupTopics, load_assignors
 from headrace.broker.coordinators.internal_log import InternalLog
+from headrace.broker.coordinators.internal_topics import InternalTopics
 from headrace.broker.coordinators.offsets_topic import OffsetsTopic
 from headrace.broker.coordinators.producer_ids import ProducerIds
 from headrace.broker.coordinators.topic_deletion import forget_offsets
 from headrace.broker.coordinators.transactions import Transactions
 from headrace.broker.endpoints import Endpoints
-from headrace.broker.log_dirs.log_dirs import UnusableDirectory, open_log_dirs
-from headrace.broker.metadata.identity import load_cluster_id, register
+from headrace.broker.environment import Environment
+from headrace.broker.log_dirs.log_dirs import open_log_dirs
+from headrace.broker.log_dirs.unsynced_topics import UnsyncedTopics
+from headrace.broker.metadata.identity import (
+    load_cluster_id,
+    refuse_other_incarnation,
+    register,
+)
 from headrace.broker.metadata.metadata_writer import MetadataWriter
 from headrace.broker.metadata.migration import carry_over
+from headrace.broker.partitions.damaged_replicas import DamagedReplicas
 from headrace.broker.partitions.local_partitions import LocalPartitions
+from headrace.broker.partitions.lost_replicas import LostReplicas
 from headrace.broker.partitions.partition_deletion import PartitionDeletion
+from headrace.broker.partitions.replica_placement import ReplicaPlacement
 from headrace.broker.partitions.role_changes import RoleChanges
-from headrace.broker.partitions.topic import CheckConfig
 from headrace.broker.partitions.topic_admin import TopicAdmin
 from headrace.broker.partitions.topics import Topics
 from headrace.broker.quotas.client_quotas import ClientQuotas
 from headrace.broker.quotas.throttling import Throttling
 from headrace.broker.recompression import Recompressions
+from headrace.broker.replication.fetchers import Fetchers
+from headrace.broker.replication.follower_fetches import FollowerFetches
+from headrace.broker.replication.isr_changes import IsrChanges
 from headrace.broker.replication.log_store import LogStore
 from headrace.broker.replication.partition_loader import PartitionLoader
 from headrace.broker.replication.replicas import Replicas
@@ -52,42 +65,15 @@ from headrace.broker.waiting.fetch_sessions import FetchSessions
 from headrace.broker.waiting.purgatory import Purgatory
 from headrace.broker.waiting.steps import Steps
 from headrace.config.broker import BrokerConfig
+from headrace.config.listeners import parse_advertised
+from headrace.core.cluster.membership import Membership
+from headrace.core.cluster.records import LiveRecord
 from headrace.core.coordinator.group_coordinator import GroupCoordinator
 from headrace.core.coordinator.state.config import GroupConfig
-from headrace.core.log import OpenSegments, RunTasks, Shared
+from headrace.core.log import OpenSegments, Shared
+from headrace.core.meta_properties import DIRECTORY_ID, read_meta
 from headrace.core.quota import Windows
-from headrace.ports import Entropy, FileSystem, Journal, MetadataStore, OpenStorage, Peers
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Environment:
-    """The resources that the shell gives to the broker.
-
-    Attributes:
-        files: The first log directory. It also holds the broker's own topics.
-        further: The other log directories.
-        metadata: The metadata store.
-        entropy: The source of random numbers.
-        journal: Receives the log events.
-        run_tasks: Runs the tasks of a recovery, in parallel if the shell has threads.
-        storages: Opens the storage that a topic names in `headrace.storage`.
-        segment_files: How many segment files may be open at a time; None for no limit.
-        check_topic_config: Raises ConfigError for the configuration of a topic that clients may not set.
-        loggers: The loggers whose levels clients can change.
-        peers: Sends requests to other brokers.
-    """
-
-    files: FileSystem
-    further: Sequence[FileSystem | UnusableDirectory]
-    metadata: MetadataStore
-    entropy: Entropy
-    journal: Journal
-    run_tasks: RunTasks
-    storages: OpenStorage
-    segment_files: int | None
-    check_topic_config: CheckConfig
-    loggers: Loggers
-    peers: Peers
+from headrace.ports import Journal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +87,9 @@ class Services:
         metadata: Writes to the metadata store.
         apis: The APIs and versions that ApiVersions reports.
         cluster_id: The id of the cluster.
-        broker_epoch: The broker epoch of this start; every start has the next one.
+        member: The registration of this broker in its cluster; None without a cluster.
+        membership: The live brokers and the controller. Without a cluster, this broker is both.
+        control: This broker as the controller, or as a candidate; None without a cluster.
         endpoints: The addresses that clients connect to.
         audit: Writes the audit log.
         authenticator: Authenticates clients by SASL.
@@ -113,6 +101,7 @@ class Services:
         purgatory: The delayed requests.
         waiting_fetches: The delayed fetches by connection, and their memory.
         fetch_sessions: The fetch sessions.
+        follower_fetches: Handles the fetches of followers.
         steps: The requests that are handled in steps.
         recompressions: The produced batches that are compressed again.
         log_store: The logs: group commit, compaction, errors of log directories.
@@ -125,6 +114,7 @@ class Services:
         deliveries: The schedules of scheduled records.
         group_settings: The configurations of groups.
         groups: The group coordinator.
+        internal_topics: Creates the topics of the coordinators.
         offsets_topic: The topic of the group coordinator.
         producer_ids: Allocates producer ids.
         transactions: The transaction coordinator.
@@ -136,7 +126,9 @@ class Services:
     metadata: MetadataWriter
     apis: AdvertisedApis
     cluster_id: str
-    broker_epoch: int
+    member: Member | None
+    membership: Membership
+    control: Control | None
     endpoints: Endpoints
     audit: Audit
     authenticator: Authenticator
@@ -148,6 +140,7 @@ class Services:
     purgatory: Purgatory
     waiting_fetches: WaitingFetches
     fetch_sessions: FetchSessions
+    follower_fetches: FollowerFetches
     steps: Steps
     recompressions: Recompressions
     log_store: LogStore
@@ -160,6 +153,7 @@ class Services:
     deliveries: Deliveries
     group_settings: StoredGroupSettings
     groups: GroupCoordinator
+    internal_topics: InternalTopics
     offsets_topic: OffsetsTopic
     producer_ids: ProducerIds
     transactions: Transactions
@@ -175,11 +169,12 @@ def open_services(static: BrokerConfig, environment: Environment, apis: Advertis
     """
     entropy, journal, time = environment.entropy, environment.journal, LatestTime()
     stored = _load_stored(static, environment)
-    config = stored.settings.config
     cluster_id = load_cluster_id(stored.metadata, entropy)
     parts = _open_partitions(environment, stored, cluster_id, time)
     replicas = parts.replicas
-    replicas.registration = register(stored.metadata, config.broker_id)
+    membership, member = _join(environment, stored, parts, time)
+    admin = _make_topic_admin(environment, stored, parts, membership)
+    followers = _replicate(environment, stored, parts, membership, time)
     groups = _make_groups(environment, stored, parts, time)
     return Services(
         settings=stored.settings,
@@ -188,18 +183,23 @@ def open_services(static: BrokerConfig, environment: Environment, apis: Advertis
         metadata=stored.metadata,
         apis=apis,
         cluster_id=cluster_id,
-        broker_epoch=replicas.registration,
+        member=member,
+        membership=membership,
+        control=_make_control(environment, stored, parts, member, time),
         endpoints=stored.endpoints,
         audit=stored.audit,
         authenticator=stored.authenticator,
         credentials=stored.credentials,
         authorizer=stored.authorizer,
-        permissions=Permissions(stored.authorizer, stored.audit),
+        permissions=Permissions(
+            stored.authorizer, stored.audit, is_clustered=environment.is_clustered
+        ),
         quotas=stored.quotas,
         throttling=_make_throttling(static, stored, time),
         purgatory=stored.purgatory,
-        waiting_fetches=WaitingFetches(),
-        fetch_sessions=FetchSessions(config.max_incremental_fetch_session_cache_slots, entropy),
+        waiting_fetches=followers.waiting,
+        fetch_sessions=followers.sessions,
+        follower_fetches=followers,
         steps=stored.steps,
         recompressions=Recompressions(stored.steps, stored.purgatory),
         log_store=replicas.store,
@@ -208,19 +208,133 @@ def open_services(static: BrokerConfig, environment: Environment, apis: Advertis
         deletion=parts.deletion,
         partitions=parts.partitions,
         topics=parts.topics,
-        topic_admin=parts.admin,
+        topic_admin=admin,
         deliveries=Deliveries(replicas, parts.loader, journal),
         group_settings=stored.group_settings,
         groups=groups,
+        internal_topics=_make_internal_topics(stored, parts, admin),
         offsets_topic=_make_offsets_topic(stored, parts, groups, time, journal),
         producer_ids=stored.producer_ids,
         transactions=_make_transactions(environment, stored, parts, groups, time),
     )
 
 
+def _join(
+    environment: Environment, stored: _Stored, parts: _Partitions, time: LatestTime
+) -> tuple[Membership, Member | None]:
+    """Register a broker without a cluster. A broker of a cluster registers when its logs are open."""
+    metadata, replicas = stored.metadata, parts.replicas
+    rack = stored.settings.config.broker_rack or None
+    if not environment.is_clustered:
+        replicas.registration = register(metadata, replicas.broker_id)
+        return Membership.of_one(replicas.broker_id, replicas.registration, rack), None
+    membership = Membership()
+    membership.consume(metadata.image)
+    endpoints = parse_advertised(stored.settings.config.advertised_listeners)
+    live = LiveRecord(0, replicas.store.dirs.first.directory_id, dict(endpoints), rack)
+    return membership, Member(
+        live,
+        replicas,
+        parts.roles,
+        metadata,
+        membership,
+        departures=Departures(parts.topics, parts.partitions, metadata, membership),
+        purgatory=stored.purgatory,
+        time=time,
+        journal=environment.journal,
+    )
+
+
+def _make_control(
+    environment: Environment,
+    stored: _Stored,
+    parts: _Partitions,
+    member: Member | None,
+    time: LatestTime,
+) -> Control | None:
+    if member is None:
+        return None
+    control = Control(
+        parts.topics,
+        parts.replicas,
+        stored.metadata,
+        member.membership,
+        purgatory=stored.purgatory,
+        steps=stored.steps,
+        time=time,
+        journal=environment.journal,
+    )
+    member.on_registered = control.registered
+    return control
+
+
+def _replicate(
+    environment: Environment,
+    stored: _Stored,
+    parts: _Partitions,
+    membership: Membership,
+    time: LatestTime,
+) -> FollowerFetches:
+    """Serve the fetches of followers. In a cluster, let leaders change their in-sync replicas, and followers fetch."""
+    replicas, journal, purgatory = parts.replicas, environment.journal, stored.purgatory
+    config = stored.settings.config
+    if environment.is_clustered:
+        IsrChanges(
+            replicas, stored.metadata, membership, purgatory=purgatory, time=time, journal=journal
+        )
+        Fetchers(
+            replicas, environment.peers, config, purgatory=purgatory, time=time, journal=journal
+        )
+        DamagedReplicas(
+            parts.topics,
+            parts.partitions,
+            parts.loader,
+            replicas,
+            metadata=stored.metadata,
+            purgatory=purgatory,
+            time=time,
+            journal=journal,
+        )
+        LostReplicas(
+            parts.topics, replicas, stored.metadata, purgatory=purgatory, time=time, journal=journal
+        )
+    slots = config.max_incremental_fetch_session_cache_slots
+    return FollowerFetches(
+        replicas,
+        parts.partitions.require,
+        membership,
+        name_of=parts.topics.name_of,
+        sessions=FetchSessions(slots, environment.entropy),
+        purgatory=purgatory,
+        waiting=WaitingFetches(),
+        steps=stored.steps,
+        time=time,
+        journal=journal,
+    )
+
+
 def _make_throttling(static: BrokerConfig, stored: _Stored, time: LatestTime) -> Throttling:
     windows = Windows(static.quota_window_num, static.quota_window_size_seconds * 1000)
     return Throttling(stored.quotas, windows, time)
+
+
+def _make_topic_admin(
+    environment: Environment, stored: _Stored, parts: _Partitions, membership: Membership
+) -> TopicAdmin:
+    return TopicAdmin(
+        stored.settings,
+        stored.metadata,
+        parts.topics,
+        parts.replicas,
+        ReplicaPlacement(stored.settings, membership, parts.topics.states),
+        entropy=environment.entropy,
+        check=environment.check_topic_config,
+    )
+
+
+def _make_internal_topics(stored: _Stored, parts: _Partitions, admin: TopicAdmin) -> InternalTopics:
+    metadata, steps = stored.metadata, stored.steps
+    return InternalTopics(stored.settings, metadata, parts.topics, admin, steps)
 
 
 def _make_offsets_topic(
@@ -230,16 +344,8 @@ def _make_offsets_topic(
     time: LatestTime,
     journal: Journal,
 ) -> OffsetsTopic:
-    return OffsetsTopic(
-        stored.settings,
-        parts.topics,
-        parts.admin,
-        parts.partitions,
-        groups,
-        steps=stored.steps,
-        time=time,
-        journal=journal,
-    )
+    topics, partitions, steps = parts.topics, parts.partitions, stored.steps
+    return OffsetsTopic(topics, partitions, groups, steps=steps, time=time, journal=journal)
 
 
 def _make_transactions(
@@ -252,7 +358,6 @@ def _make_transactions(
     return Transactions(
         stored.settings.config,
         parts.topics,
-        parts.admin,
         parts.partitions,
         replicas=parts.replicas,
         groups=groups,
@@ -302,7 +407,11 @@ def _load_stored(static: BrokerConfig, environment: Environment) -> _Stored:
         producer_ids=ProducerIds(metadata),
         endpoints=Endpoints(static.advertised_listeners),
     )
-    metadata.begin()
+    if environment.is_clustered:
+        incarnation = (read_meta(environment.files) or {}).get(DIRECTORY_ID, "")
+        metadata.begin(partial(refuse_other_incarnation, static.broker_id, incarnation))
+    else:
+        metadata.begin()
     carry_over(metadata, journal)
     stored.settings.load()
     quotas.load()
@@ -320,7 +429,7 @@ class _Partitions(NamedTuple):
     deletion: PartitionDeletion
     partitions: LocalPartitions
     topics: Topics
-    admin: TopicAdmin
+    roles: RoleChanges
 
 
 def _open_partitions(
@@ -338,8 +447,11 @@ def _open_partitions(
         run_tasks=environment.run_tasks,
         storages=environment.storages,
         shared=Shared(OpenSegments(environment.segment_files, journal)),
+        unsynced=partial(UnsyncedTopics, boot_id=environment.boot_id)
+        if environment.is_clustered
+        else None,
     )
-    replicas = Replicas(LogStore(dirs, journal), config.broker_id)
+    replicas = Replicas(LogStore(dirs, journal), config, time)
     loader, deletion = PartitionLoader(config, replicas, journal), PartitionDeletion(replicas)
     partitions = LocalPartitions(config.broker_id, replicas)
     topics = Topics(
@@ -352,18 +464,18 @@ def _open_partitions(
         time=time,
         journal=journal,
     )
-    admin = TopicAdmin(
-        stored.settings,
-        stored.metadata,
-        topics,
-        replicas,
-        entropy=entropy,
-        check=environment.check_topic_config,
-    )
     stored.settings.check = topics.check_defaults
     stored.settings.on_change = topics.broker_config_changed
-    RoleChanges(topics.states, topics.__iter__, partitions, replicas, stored.steps)
-    return _Partitions(replicas, loader, deletion, partitions, topics, admin)
+    topics.on_fewer_settings = stored.settings.retry
+    roles = RoleChanges(
+        topics.states,
+        topics.__iter__,
+        partitions,
+        replicas,
+        steps=stored.steps,
+        journal=journal,
+    )
+    return _Partitions(replicas, loader, deletion, partitions, topics, roles)
 
 
 def _make_groups(

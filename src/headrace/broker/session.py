@@ -71,7 +71,8 @@ class Session:
             client_host: The address of the client, without the port.
             principal: The principal of the client, if the shell knows it already.
             is_local: Whether the client is in the process of the broker. Such a client is authorized for everything.
-            is_broker: Whether the client is a broker of the cluster. Only a broker ends transactions of groups.
+            is_broker: Whether a client in the process of the broker is a broker. `Permissions.is_broker` decides for
+                all clients. Only a broker ends transactions of groups.
         """
         self.listener = listener
         self.protocol = protocol

@@ -42,6 +42,11 @@ def schedule_of(topic_partition: TopicPartition) -> TopicPartition:
     return TopicPartition(f"~{topic_partition.topic}", topic_partition.partition)
 
 
+def is_schedule(topic_partition: TopicPartition) -> bool:
+    """Return whether this is the name of a schedule."""
+    return topic_partition.topic.startswith("~")
+
+
 def metric_name(name: str) -> str:
     """Return the name in Kafka's metrics. Two topics must not have the same one."""
     return name.replace(".", "_")

@@ -284,8 +284,9 @@ def test_retention_is_checked_at_the_configured_interval():
 
 def test_new_partitions_have_the_new_settings(harness):
     change(harness, ("max.message.bytes", "500"))
-    topic = harness.broker.services.topics.require("t")
-    harness.broker.services.steps.run(harness.broker.services.topic_admin.grow_in_steps(topic, 3))
+    services = harness.broker.services
+    topic, admin = services.topics.require("t"), services.topic_admin
+    services.steps.run(admin.grow_in_steps(topic, admin.added(topic, 3)))
     part = harness.produce("t", b"a" * 1000, partition=2)
     assert part.error_code == ErrorCode.MESSAGE_TOO_LARGE
 
@@ -440,7 +441,7 @@ class RefusingStore:
 @pytest.mark.parametrize(("kind", "name"), [(TOPIC, "t"), (BROKER, "1"), (BROKER, "")])
 def test_settings_that_could_not_be_stored_are_not_in_force(harness, kind, name):
     store = RefusingStore(harness.metadata)
-    harness.broker.services.metadata._store = store
+    harness.broker.services.metadata._client.store = store
     config = "max.message.bytes" if kind == TOPIC else "message.max.bytes"
     assert change(harness, (config, "5"), kind=kind, name=name) == ErrorCode.KAFKA_STORAGE_ERROR
     assert harness.produce("t", b"a" * 1000).error_code == 0

@@ -21,15 +21,16 @@ from headrace.protocol.frame import (
 )
 from headrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from headrace.protocol.messages.fetch import FetchRequest
-from headrace.protocol.messages.list_offsets import ListOffsetsRequest
+from headrace.protocol.messages.offset_commit import OffsetCommitRequest
+from headrace.protocol.messages.offset_fetch import OffsetFetchRequest
 from headrace.protocol.versions import VersionRange
 from tests.fixtures.broker_harness import BrokerHarness
 
 # The minimums that Kafka 4 settled on, and the first milestone's maximums.
 ADVERTISED = {
-    ApiKey.PRODUCE: (0, 12),
-    ApiKey.FETCH: (4, 12),
-    ApiKey.LIST_OFFSETS: (1, 9),
+    ApiKey.PRODUCE: (0, 13),
+    ApiKey.FETCH: (4, 17),
+    ApiKey.LIST_OFFSETS: (1, 11),
     ApiKey.METADATA: (0, 13),
     ApiKey.OFFSET_COMMIT: (2, 9),
     ApiKey.OFFSET_FETCH: (1, 9),
@@ -159,7 +160,7 @@ def test_an_unknown_version_of_api_versions_gets_the_served_range_in_version_0()
 
 @pytest.mark.parametrize(
     ("request_", "version"),
-    [(FetchRequest(max_wait_ms=0), 13), (ListOffsetsRequest(), 10), (FetchRequest(), 18)],
+    [(FetchRequest(), 18), (OffsetCommitRequest(), 10), (OffsetFetchRequest(), 10)],
 )
 def test_a_version_that_is_not_served_closes_the_connection(request_, version):
     with pytest.raises(CloseConnection, match="not supported"):

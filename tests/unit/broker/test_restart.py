@@ -6,7 +6,7 @@ import pytest
 
 from headrace.errors import ErrorCode, StorageError
 from headrace.metadata_stores.memory import MemoryMetadataStore
-from headrace.ports import Put
+from headrace.ports import Delete, Put
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
 from headrace.protocol.messages.list_groups import ListGroupsRequest
@@ -131,7 +131,26 @@ def test_a_data_directory_of_another_cluster_is_refused():
             b'{"topic_id":"%s","partitions":[[1]],"format":2,"directories":[]}' % (b"11" * 16),
         ),
         ("topics/../t", b'{"topic_id":"%s","partitions":[[1]],"format":1}' % (b"11" * 16)),
-        ("config/topic/t", b'{"settings":{"retention.ms":5},"format":1}'),
+    ],
+)
+def test_a_stored_topic_that_cannot_be_read_is_reported_and_the_others_are_served(key, value):
+    harness = BrokerHarness()
+    harness.create_topic("other")
+    harness.metadata.commit([], [Put(key, value)])
+    harness.crash()
+    name = key.removeprefix("topics/")
+    ((_, _, fields),) = [line for line in harness.journal.lines if line[1] == "topic_not_applied"]
+    assert (fields["topic"], key in str(fields["error"])) == (name, True)
+    assert [topic.name for topic in harness.broker.services.topics] == ["other"]
+    if name == "t":
+        with pytest.raises(AssertionError, match="already exists"):
+            harness.create_topic("t")
+    assert stored(harness.metadata, key)[key].value == value
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
         ("meta/cluster_id", b'{"format":1}'),
         ("deleted/11", b"[]"),
     ],
@@ -143,13 +162,19 @@ def test_metadata_that_cannot_be_read_is_an_error_and_not_an_empty_broker(key, v
         harness.crash()
 
 
-def test_a_topic_with_a_setting_that_is_no_longer_acceptable_is_an_error():
+def test_a_topic_with_a_setting_that_is_no_longer_acceptable_keeps_its_records():
     harness = BrokerHarness()
     harness.create_topic("t")
+    harness.produce("t", b"a")
     value = b'{"settings":{"compression.type":"brotli"},"format":1}'
     harness.metadata.commit([], [Put("config/topic/t", value)])
-    with pytest.raises(StorageError, match="expected one of"):
-        harness.crash()
+    harness.crash()
+    assert harness.broker.services.topics.get("t") is None
+    ((_, _, fields),) = [line for line in harness.journal.lines if line[1] == "topic_not_applied"]
+    assert "expected one of" in str(fields["error"])
+    harness.metadata.commit([], [Delete("config/topic/t")])
+    harness.advance(0)
+    assert values(harness.fetch("t", 0).records) == [b"a"]
 
 
 def test_a_damaged_partition_is_not_served_and_the_others_are():

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
-from headrace.broker.metadata.metadata_writer import CommitError, MetadataWriter
+from headrace.broker.metadata.commit_lane import CommitError
+from headrace.broker.metadata.metadata_writer import MetadataWriter
 from headrace.broker.waiting.steps import Work
 from headrace.core.cluster.image import Changes
 from headrace.core.cluster.records import (
@@ -23,7 +24,7 @@ from headrace.core.cluster.records import (
     encode,
 )
 from headrace.errors import StorageError
-from headrace.ports import Check, Delete, Entropy, Journal, MetadataEntry, Put
+from headrace.ports import Check, Conflict, Delete, Entropy, Journal, MetadataEntry, Put
 from headrace.security.mechanisms import SaslError
 from headrace.security.scram import ScramCredential, ScramMechanism
 from headrace.security.unknown_users import FORMS_LIMIT, USUAL, Form, Forms, form_of, unknown_user
@@ -187,7 +188,7 @@ class ScramCredentials:
         return self._secret
 
     def _secret_stored(self, error: CommitError) -> None:
-        if error is not None:
+        if error is not None and not isinstance(error, Conflict):
             # The secret of this broker still hides unknown users until the next start.
             self._journal.warning("scram_secret_not_stored", error=str(error))
 

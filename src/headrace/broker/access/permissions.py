@@ -25,11 +25,24 @@ _REFUSALS: Final = {
 class Permissions:
     """Checks what the client of a request is authorized to do."""
 
-    __slots__ = ("_audit", "_authorizer")
+    __slots__ = ("_audit", "_authorizer", "_is_clustered")
 
-    def __init__(self, authorizer: Authorizer, audit: Audit) -> None:
+    def __init__(self, authorizer: Authorizer, audit: Audit, *, is_clustered: bool = False) -> None:
         self._authorizer = authorizer
         self._audit = audit
+        self._is_clustered = is_clustered
+
+    def is_broker(self, context: RequestContext) -> bool:
+        """Return whether the sender of a request counts as a broker of the cluster.
+
+        In a cluster this is everybody with the permission CLUSTER_ACTION. A denial is written to the audit log.
+        """
+        session = context.session
+        if session.is_local:
+            return session.is_broker
+        return self._is_clustered and self.allows(
+            context, Operation.CLUSTER_ACTION, ResourceType.CLUSTER
+        )
 
     def allows(
         self,

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from headrace.config.options import Option, OptionType
 from headrace.errors import ConfigError, InvalidConfigError, InvalidRequestError
 from headrace.protocol.config_operation import ConfigOperation
+
+MergeSettings: TypeAlias = Callable[[Mapping[str, str]], Mapping[str, str]]
+"""Returns the new settings of a resource for the stored ones, or raises ApiError."""
 
 
 class RequestedChange(NamedTuple):

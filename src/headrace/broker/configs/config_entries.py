@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from headrace.broker.configs.broker_settings import ConfigLayers
 from headrace.config.broker import BROKER_OPTIONS, BrokerConfig
 from headrace.config.group import GROUP_OPTIONS, GroupAttachments
-from headrace.config.options import Option, Source, parse_value, render_value
+from headrace.config.options import Option, Source, attribute_name, parse_value, render_value
 from headrace.config.topic import TOPIC_OPTIONS, TopicConfig
 
 _DEFAULTS: Final = BrokerConfig()
@@ -45,10 +45,10 @@ def topic_entries(
 ) -> Iterator[DescribedConfig]:
     """Yield all settings of a topic. `settings` are the topic's own."""
     for name, option in TOPIC_OPTIONS.items():
-        value = render_value(getattr(config, _attribute(name)))
+        value = render_value(getattr(config, attribute_name(name)))
         own = [Synonym(name, value, Source.TOPIC)] if settings.get(name) is not None else []
         if option.broker_name is None:
-            default = render_value(getattr(_TOPIC_DEFAULTS, _attribute(name)))
+            default = render_value(getattr(_TOPIC_DEFAULTS, attribute_name(name)))
             inherited: tuple[Synonym, ...] = (Synonym(name, default, Source.DEFAULT),)
         else:
             inherited = _broker_synonyms(option.broker_name, layers)
@@ -59,7 +59,7 @@ def group_entries(settings: Mapping[str, str], layers: ConfigLayers) -> Iterator
     """Yield all settings of a group."""
     for name, option in GROUP_OPTIONS.items():
         if option.broker_name is None:
-            default = render_value(getattr(_GROUP_DEFAULTS, _attribute(name)))
+            default = render_value(getattr(_GROUP_DEFAULTS, attribute_name(name)))
             synonyms: tuple[Synonym, ...] = (Synonym(name, default, Source.DEFAULT),)
         else:
             synonyms = _broker_synonyms(option.broker_name, layers)
@@ -88,8 +88,8 @@ def cluster_entries(layers: ConfigLayers) -> Iterator[DescribedConfig]:
 
 
 def _broker_synonyms(name: str, layers: ConfigLayers) -> tuple[Synonym, ...]:
-    value = getattr(layers.static, _attribute(name))
-    default = getattr(_DEFAULTS, _attribute(name))
+    value = getattr(layers.static, attribute_name(name))
+    default = getattr(_DEFAULTS, attribute_name(name))
     synonyms = (
         *_dynamic(name, layers.broker, Source.DYNAMIC_BROKER),
         *_dynamic(name, layers.cluster, Source.DYNAMIC_DEFAULT_BROKER),
@@ -105,7 +105,3 @@ def _dynamic(name: str, settings: Mapping[str, str], source: Source) -> tuple[Sy
         return ()
     value = parse_value(name, BROKER_OPTIONS[name], text)
     return (Synonym(name, render_value(value), source),)
-
-
-def _attribute(name: str) -> str:
-    return name.replace(".", "_")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Final
 from urllib.parse import quote, unquote
 
-from headrace.broker.metadata.metadata_writer import MetadataWriter
+from headrace.broker.configs.config_changes import MergeSettings
+from headrace.broker.metadata.commit_lane import Change
+from headrace.broker.metadata.metadata_writer import MetadataWriter, replacement
 from headrace.broker.topic_names import check_topic_name
 from headrace.broker.waiting.steps import Work
 from headrace.config.broker import BrokerConfig
@@ -27,7 +30,7 @@ from headrace.errors import (
     InvalidRequestError,
     StorageError,
 )
-from headrace.ports import Delete, Journal, MetadataEntry, Put
+from headrace.ports import Journal, MetadataEntry
 
 GROUPS_LIMIT: Final = 10_000
 """The greatest number of groups with a configuration."""
@@ -180,22 +183,32 @@ class StoredGroupSettings:
         """Return the settings of one group."""
         return self._groups.get(group, {})
 
-    def change(self, group: str, settings: Mapping[str, str]) -> Work[None]:
-        """Replace the settings of a group. An empty mapping removes them. It is in force when the work is done.
+    def change(self, group: str, merge: MergeSettings) -> Work[None]:
+        """Change the settings of a group. The change is in force when the work is done.
+
+        Args:
+            group: The name of the group.
+            merge: Returns the new settings for the stored ones; an empty mapping removes all. It is called again if
+                another request was faster.
 
         Raises:
             ApiError: There are too many groups, or the settings could not be stored.
         """
-        if settings == self.get(group):
-            return
-        if settings and group not in self._groups and len(self._groups) >= GROUPS_LIMIT:
+        yield from self._metadata.merging(partial(self._changed, group, merge))
+
+    def _changed(self, group: str, merge: MergeSettings) -> Change | None:
+        key = GROUP_CONFIGS + quote(group, safe="")
+        entry = self._metadata.image.get(key)
+        present = {} if entry is None else _read(entry)
+        settings = merge(present)
+        if settings == present:
+            return None
+        if settings and entry is None and len(self._groups) >= GROUPS_LIMIT:
             raise ApiError(
                 ErrorCode.POLICY_VIOLATION, f"{GROUPS_LIMIT} groups have a configuration already"
             )
-        key = GROUP_CONFIGS + quote(group, safe="")
         record = GroupConfigRecord(dict(settings))
-        operation = Put(key, encode(record)) if settings else Delete(key)
-        yield from self._metadata.committing([], [operation])
+        return replacement(key, entry, encode(record) if settings else None)
 
 
 def _attachments(settings: Mapping[str, str]) -> Mapping[str, str]:

@@ -59,6 +59,11 @@ class InternalLog:
         """
         marker = read_marker(batch) if BatchHeader.parse(batch).is_control else None
         replica = self._partition(partition)
+        if replica.isr is not None and replica.isr.is_below_min:
+            raise ApiError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                f"{replica.topic_partition} has too few replicas in sync",
+            )
         try:
             info = (
                 self._replicas.append(replica, batch, now_ms)
@@ -75,6 +80,13 @@ class InternalLog:
     def high_watermark(self, partition: int) -> int:
         """Return the offset up to which records survive a crash."""
         return self._partition(partition).high_watermark
+
+    def is_suspect(self, partition: int) -> bool:
+        """Return whether the lease of this broker has ended, so that another replica may be the leader by now."""
+        if not self._replicas.is_suspect:
+            return False
+        replica = self._partitions.find(self._name, partition)
+        return replica is not None and replica.isr is not None
 
     def read_from_start(self, partition: int) -> Iterator[Buffer]:
         """Yield all record batches of the partition, in order, in pieces of whole batches; an empty piece is a pause.

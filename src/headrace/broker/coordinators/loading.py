@@ -11,14 +11,15 @@ A role that ends while its partition is being loaded ends the load. A role that 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from typing import Any, Final, TypeVar
 
 from headrace.broker.context import LatestTime
 from headrace.broker.session import Session
-from headrace.broker.waiting.steps import STEP_COST, Steps, Work
+from headrace.broker.waiting.steps import STEP_COST, Steps, Work, logged
 from headrace.core.coordinator.sharded import ShardedCoordinator
-from headrace.errors import ApiError, StorageError
+from headrace.ports import Journal
 
 T = TypeVar("T")
 
@@ -31,7 +32,7 @@ LOADED_AT_START: Final = 800 * PAUSE_COST
 class Loading:
     """Loads the partitions of one coordinator."""
 
-    __slots__ = ("_coordinator", "_refuse", "_steps", "_time")
+    __slots__ = ("_coordinator", "_journal", "_refuse", "_steps", "_time")
 
     def __init__(
         self,
@@ -39,6 +40,7 @@ class Loading:
         steps: Steps,
         time: LatestTime,
         refuse: Callable[[int, Exception], object],
+        journal: Journal,
     ) -> None:
         """Begin without partitions.
 
@@ -47,11 +49,13 @@ class Loading:
             steps: Runs the steps.
             time: The time of the latest call of the broker.
             refuse: Called with the number of a partition that cannot be loaded, and the error.
+            journal: Receives the log events.
         """
         self._coordinator = coordinator
         self._steps = steps
         self._time = time
         self._refuse = refuse
+        self._journal = journal
 
     def now_ms(self) -> int:
         """Return the time of the step."""
@@ -59,12 +63,17 @@ class Loading:
 
     def run(self, work: Work[None]) -> None:
         """Run the work of a load: one step now, the others in turn with requests."""
+        work = logged(work, "load of a coordinator", self._journal)
         self._steps.run(work, Session(is_local=True), finishes=True)
 
     def begin(self, partitions: Iterable[int]) -> None:
         """Begin to coordinate partitions, which are not loaded yet."""
         for partition in partitions:
             self._coordinator.begin(partition)
+
+    def end(self, partition: int) -> None:
+        """Stop coordinating a partition at once, and free its state in steps."""
+        self.run(paced(self._coordinator.unload_in_steps(partition)))
 
     def replay(self, partition: int) -> Work[None]:
         """Replay the records of a partition."""
@@ -79,7 +88,8 @@ class Loading:
     def _paced(self, partition: int, load: Generator[None, None, None]) -> Work[None]:
         try:
             yield from paced(load)
-        except (StorageError, ApiError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - the other partitions are loaded all the same
+            self._coordinator.unload(partition)
             self._refuse(partition, error)
 
 
@@ -95,16 +105,16 @@ def paced(work: Generator[None, None, T]) -> Work[T]:
 
 
 def load_at_start(loading: Loading, *works: Work[None]) -> None:
-    """Do some works in turn: at most `LOADED_AT_START` at once, and the rest in steps."""
-    work, left = _in_turn(works), LOADED_AT_START
-    for cost in work:
+    """Do some works alternately: at most `LOADED_AT_START` at once, and the rest in steps."""
+    pending, left = deque(works), LOADED_AT_START
+    while pending and left > 0:
+        work = pending.popleft()
+        try:
+            cost = next(work)
+        except StopIteration:
+            continue
         assert isinstance(cost, int), "a load waits for nothing"
         left -= cost
-        if left <= 0:
-            loading.run(work)
-            return
-
-
-def _in_turn(works: Iterable[Work[None]]) -> Work[None]:
-    for work in works:
-        yield from work
+        pending.append(work)
+    for work in pending:
+        loading.run(work)

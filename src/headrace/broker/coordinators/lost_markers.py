@@ -4,6 +4,9 @@
 durably that the transaction has ended. (3) A power failure loses the marker, but not the records. (4) Readers of
 committed records would wait for ever. The outcome of the transaction is unknown now. The broker aborts it, so that its
 records are not visible, as if the power failure had lost them, too.
+
+A broker of a cluster does not look for such transactions: when it starts, it leads no partitions yet, and it does not
+coordinate all transactions.
 """
 
 from __future__ import annotations

@@ -1,32 +1,27 @@
-"""Creates, loads and unloads the topic `__consumer_offsets`, in which the group coordinator stores its groups."""
+"""Loads and unloads the topic `__consumer_offsets`, in which the group coordinator stores its groups."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from headrace.broker.configs.broker_settings import BrokerSettings
 from headrace.broker.context import LatestTime
 from headrace.broker.coordinators.loading import Loading
 from headrace.broker.partitions.local_partitions import LocalPartitions
-from headrace.broker.partitions.topic import Topic
-from headrace.broker.partitions.topic_admin import TopicAdmin
 from headrace.broker.partitions.topics import Topics
 from headrace.broker.topic_names import OFFSETS_TOPIC
-from headrace.broker.waiting.steps import OFFSET_COST, Steps, Work, finished
+from headrace.broker.waiting.steps import OFFSET_COST, Steps, Work
 from headrace.core.coordinator.group_coordinator import GroupCoordinator
 from headrace.ports import Journal
 
 
 class OffsetsTopic:
-    """Creates `__consumer_offsets`, and loads its partitions into the group coordinator."""
+    """Loads the partitions of `__consumer_offsets` into the group coordinator."""
 
-    __slots__ = ("_admin", "_groups", "_journal", "_partitions", "_settings", "_topics", "loading")
+    __slots__ = ("_groups", "_journal", "_partitions", "_topics", "loading")
 
     def __init__(
         self,
-        settings: BrokerSettings,
         topics: Topics,
-        admin: TopicAdmin,
         partitions: LocalPartitions,
         groups: GroupCoordinator,
         *,
@@ -34,33 +29,12 @@ class OffsetsTopic:
         time: LatestTime,
         journal: Journal,
     ) -> None:
-        self._settings = settings
         self._topics = topics
-        self._admin = admin
         self._partitions = partitions
         self._groups = groups
         self._journal = journal
-        self.loading = Loading(groups, steps, time, self._refuse)
+        self.loading = Loading(groups, steps, time, self._refuse, journal)
         """Loads the partitions of the topic."""
-
-    def ensure(self) -> Topic:
-        """Return the topic. The first call creates it.
-
-        Raises:
-            ApiError: The topic cannot be created.
-        """
-        topic = self._topics.get(OFFSETS_TOPIC)
-        if topic is None:
-            config = self._settings.config
-            settings = {
-                "cleanup.policy": "compact",
-                "compression.type": "producer",
-                "segment.bytes": str(config.offsets_topic_segment_bytes),
-                "headrace.durability": "fsync",
-            }
-            topic = self._admin.create(OFFSETS_TOPIC, config.offsets_topic_num_partitions, settings)
-            finished(self.begin_all())
-        return topic
 
     def begin_all(self) -> Work[None]:
         """Begin to coordinate all partitions, if the topic exists. The work loads them."""
@@ -75,13 +49,13 @@ class OffsetsTopic:
 
     def end(self, index: int) -> None:
         """Stop coordinating a partition: this broker leads it no longer."""
-        self._groups.unload(index)
+        self.loading.end(index)
 
     def end_all(self) -> None:
         """Stop coordinating all partitions. Requests that wait for a commit get an error: the commit may be lost."""
         topic = self._topics.get(OFFSETS_TOPIC)
         for index in range(0 if topic is None else topic.partitions_count):
-            self.end(index)
+            self._groups.unload(index)
 
     def _load(self, indexes: Iterable[int]) -> Work[None]:
         for index in indexes:

@@ -7,10 +7,11 @@ from typing import Final
 
 import msgspec
 
-from headrace.broker.metadata.metadata_writer import CommitError, MetadataWriter
+from headrace.broker.metadata.commit_lane import CommitError
+from headrace.broker.metadata.metadata_writer import MetadataWriter
 from headrace.deferred import Deferred
 from headrace.errors import ApiError, ErrorCode
-from headrace.ports import Check, Conflict, MetadataEntry, Put
+from headrace.ports import Conflict, MetadataEntry, Put, check_of
 from headrace.types import MAX_INT64
 
 KEY: Final = "pid_block"
@@ -95,9 +96,9 @@ class ProducerIds:
             self._finish(error)
             return
         self._is_reserving = True
-        check = Check(KEY, "absent" if entry is None else entry.version)
         put = Put(KEY, msgspec.json.encode(_Block(start + BLOCK_SIZE)))
-        self._metadata.commit([check], [put]).on_done(partial(self._reserved, start, entry))
+        stored = self._metadata.commit([check_of(KEY, entry)], [put])
+        stored.on_done(partial(self._reserved, start, entry))
 
     def _reserved(self, start: int, known: MetadataEntry | None, error: CommitError) -> None:
         self._is_reserving = False

@@ -8,6 +8,12 @@ transaction. Three events must not come in this order (KIP-890): (1) The coordin
 and its marker is written into the partition. (3) The batch is appended, and no marker follows. Therefore a marker voids
 the confirmations that are in flight (`Confirmations`). Later batches of the same transaction need no confirmation,
 because the partition has the open transaction in its log.
+
+Until transaction version 2 the transactions of a producer have the same epoch, so a late marker could end the next
+transaction: (1) The coordinator sends a marker, and the connection breaks. (2) The coordinator sends the marker again,
+which ends the transaction. (3) The producer begins the next transaction. (4) The first marker arrives. Therefore a
+confirmation has the time at which its transaction has begun, a marker has it, too, and the partition refuses the marker
+of another transaction. Apache Kafka does not notice such a marker.
 """
 
 from __future__ import annotations
@@ -39,8 +45,14 @@ from headrace.protocol.messages.write_txn_markers import (
 )
 from headrace.types import TopicPartition
 
-TIMEOUT_MS: Final = 30_000
-"""The time for which a broker waits for the response of another broker, in milliseconds."""
+CONFIRMATION_TIMEOUT_MS: Final = 10_000
+"""The time for which a broker waits for the response of a coordinator, in milliseconds. A coordinator responds within
+5 seconds, whether or not its records become durable."""
+MARKER_TIMEOUT_MS: Final = 3_000
+"""The time for which a coordinator waits for the response to a marker, in milliseconds. Then it sends the marker again.
+The next transaction of the producer waits for the marker, so the time is short."""
+BEGUN_LIMIT: Final = 100_000
+"""The largest number of transactions whose begin a broker remembers. The oldest one is forgotten first."""
 
 Confirmed: TypeAlias = Mapping[TopicPartition, ErrorCode]
 """The error code of each partition; NONE if the partition is in the transaction."""
@@ -87,7 +99,7 @@ class Confirmations:
 class RemoteTransactions:
     """The transactions of which another broker has a part."""
 
-    __slots__ = ("_broker_id", "_peers", "_time", "_topics", "confirmations")
+    __slots__ = ("_broker_id", "_peers", "_time", "_topics", "begun", "confirmations")
 
     def __init__(self, broker_id: int, topics: Topics, peers: Peers, time: LatestTime) -> None:
         """Use the peers.
@@ -104,6 +116,9 @@ class RemoteTransactions:
         self._time = time
         self.confirmations = Confirmations()
         """The confirmations by coordinators on other brokers."""
+        self.begun: dict[tuple[TopicPartition, int], int] = {}
+        """The time at which each confirmed transaction has begun, in milliseconds, by partition and producer id. An
+        entry is removed when the marker is written. The times are those of coordinators on other brokers."""
 
     def coordinates(self, transactional_id: str) -> bool:
         """Return whether another broker coordinates a transactional id."""
@@ -146,7 +161,9 @@ class RemoteTransactions:
             ],
         )
         to = coordinator_of(self._topics, TRANSACTIONS_TOPIC, transactional_id)
-        reply = self._send(to, AddPartitionsToTxnRequest(transactions=[wanted]))
+        reply = self._send(
+            to, AddPartitionsToTxnRequest(transactions=[wanted]), CONFIRMATION_TIMEOUT_MS
+        )
 
         def confirmed(response: AddPartitionsToTxnResponse | ApiError) -> Confirmed:
             found = dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -156,18 +173,71 @@ class RemoteTransactions:
                         for each in topic.results_by_partition:
                             place = TopicPartition(topic.name, each.partition_index)
                             found[place] = _as_here(ErrorCode(each.partition_error_code))
+                            self._confirmed(place, producer.producer_id, found[place], response)
             return found
 
         return _mapped(reply, confirmed)
 
-    def write(self, partition: TopicPartition, marker: Marker) -> Deferred[ErrorCode]:
-        """Have the leader of a partition write a marker; the code is NONE when the marker is durable."""
+    def _confirmed(
+        self,
+        place: TopicPartition,
+        producer_id: int,
+        error: ErrorCode,
+        response: AddPartitionsToTxnResponse,
+    ) -> None:
+        key, start_ms = (place, producer_id), response.headrace_start_ms
+        # A marker that was written since the request was sent has ended the transaction.
+        if error is ErrorCode.NONE and start_ms >= 0 and key in self.confirmations.pending:
+            self.begun.pop(key, None)
+            self.begun[key] = start_ms
+            if len(self.begun) > BEGUN_LIMIT:
+                del self.begun[next(iter(self.begun))]
+
+    def check_start(self, partition: TopicPartition, marker: Marker, start_ms: int) -> None:
+        """Check that a marker does not belong to a transaction before the open one.
+
+        Args:
+            partition: The partition.
+            marker: The marker of a coordinator on another broker.
+            start_ms: When the marker's transaction has begun, in milliseconds; -1 if that is unknown.
+
+        Raises:
+            ApiError: INVALID_PRODUCER_EPOCH. The marker belongs to another transaction.
+        """
+        begun_ms = self.begun.get((partition, marker.producer_id), start_ms)
+        if start_ms >= 0 and begun_ms != start_ms:
+            raise ApiError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"the marker for {partition} belongs to an earlier transaction of producer {marker.producer_id}",
+            )
+
+    def role_changed(self, partition: TopicPartition) -> None:
+        """Forget the transactions of a partition that this broker leads since now, or leads no longer.
+
+        A broker that has become the coordinator confirms transactions without a response.
+        """
+        if partition.topic == TRANSACTIONS_TOPIC:
+            self.begun.clear()
+        for key in [key for key in self.begun if key[0] == partition]:
+            del self.begun[key]
+
+    def write(
+        self, partition: TopicPartition, marker: Marker, start_ms: int
+    ) -> Deferred[ErrorCode]:
+        """Have the leader of a partition write a marker; the code is NONE when the marker is durable.
+
+        Args:
+            partition: The partition.
+            marker: The marker.
+            start_ms: When the transaction has begun, in milliseconds.
+        """
         wanted = WritableTxnMarker(
             producer_id=marker.producer_id,
             producer_epoch=marker.producer_epoch,
             transaction_result=marker.committed,
             coordinator_epoch=marker.coordinator_epoch,
             transaction_version=marker.transaction_version,
+            headrace_start_ms=start_ms,
             topics=[
                 WritableTxnMarkerTopic(
                     name=partition.topic, partition_indexes=[partition.partition]
@@ -175,7 +245,7 @@ class RemoteTransactions:
             ],
         )
         to = leader_of(self._topics, *partition)
-        reply = self._send(to, WriteTxnMarkersRequest(markers=[wanted]))
+        reply = self._send(to, WriteTxnMarkersRequest(markers=[wanted]), MARKER_TIMEOUT_MS)
 
         def written(response: WriteTxnMarkersResponse | ApiError) -> ErrorCode:
             if isinstance(response, ApiError):
@@ -185,8 +255,8 @@ class RemoteTransactions:
 
         return _mapped(reply, written)
 
-    def _send(self, broker_id: int, request: Any) -> Deferred[Any]:
-        return self._peers.send(broker_id, request, self._time.now_ms + TIMEOUT_MS)
+    def _send(self, broker_id: int, request: Any, timeout_ms: int) -> Deferred[Any]:
+        return self._peers.send(broker_id, request, self._time.now_ms + timeout_ms)
 
 
 def has_open_transaction(partition: Partition, producer: ProducerIdAndEpoch) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 
 from headrace.broker.context import LatestTime
 from headrace.broker.partitions.topics import Topics
-from headrace.broker.waiting.steps import OFFSET_COST, Work
+from headrace.broker.waiting.steps import OFFSET_COST, STEP_COST, Work
 from headrace.core.coordinator.group_coordinator import GroupCoordinator
 from headrace.core.coordinator.runtime import Reply, gather
 
@@ -22,9 +22,13 @@ def forget_offsets(
         time: The time of the latest call of the broker.
         name: The name of the deleted topic.
     """
+    deleted_ms = time.now_ms
+    # Without the wait, a topic of this name that is created meanwhile would inherit the offsets.
+    while groups.is_loading:
+        yield STEP_COST
     replies: list[Reply[None]] = []
     for count, written in groups.forget_offsets(
-        name, time.now_ms, lambda: topics.get(name) is not None
+        name, deleted_ms, lambda: topics.get(name) is not None
     ):
         replies += written
         yield count * OFFSET_COST

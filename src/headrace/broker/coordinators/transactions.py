@@ -12,11 +12,10 @@ from headrace.broker.coordinators.lost_markers import LostMarkers
 from headrace.broker.coordinators.markers import Markers
 from headrace.broker.coordinators.remote import RemoteTransactions
 from headrace.broker.partitions.local_partitions import LocalPartitions
-from headrace.broker.partitions.topic_admin import TopicAdmin
 from headrace.broker.partitions.topics import Topics
 from headrace.broker.replication.replicas import Replicas
 from headrace.broker.topic_names import TRANSACTIONS_TOPIC
-from headrace.broker.waiting.steps import Steps, Work, finished
+from headrace.broker.waiting.steps import Steps, Work
 from headrace.config.broker import BrokerConfig
 from headrace.core.coordinator.group_coordinator import GroupCoordinator
 from headrace.core.coordinator.transaction.config import TransactionConfig
@@ -70,8 +69,6 @@ class Transactions:
     """The transaction coordinator and what it works with."""
 
     __slots__ = (
-        "_admin",
-        "_config",
         "_journal",
         "_lost_markers",
         "_partitions",
@@ -88,7 +85,6 @@ class Transactions:
         self,
         config: BrokerConfig,
         topics: Topics,
-        admin: TopicAdmin,
         partitions: LocalPartitions,
         *,
         replicas: Replicas,
@@ -99,9 +95,7 @@ class Transactions:
         time: LatestTime,
         journal: Journal,
     ) -> None:
-        self._config = config
         self._topics = topics
-        self._admin = admin
         self._partitions = partitions
         self._journal = journal
         self.waiting_bytes = 0
@@ -110,7 +104,7 @@ class Transactions:
         """The cost of appending these batches, in the unit of `Steps`."""
         self.remote = RemoteTransactions(partitions.broker_id, topics, peers, time)
         """The transactions of which other brokers have a part."""
-        self.markers = Markers(partitions, replicas, groups, self.remote)
+        self.markers = Markers(partitions, replicas, groups, self.remote, time)
         """Writes the markers of transactions."""
         self.coordinator = TransactionCoordinator(
             TransactionConfig.from_broker(config),
@@ -120,7 +114,7 @@ class Transactions:
             journal=journal,
         )
         self._lost_markers = LostMarkers(self.coordinator, topics, partitions, replicas, journal)
-        self.loading = Loading(self.coordinator, steps, time, self._refuse)
+        self.loading = Loading(self.coordinator, steps, time, self._refuse, journal)
         """Loads the partitions of `__transaction_state`."""
 
     # Roles
@@ -138,13 +132,13 @@ class Transactions:
 
     def end(self, index: int) -> None:
         """Stop coordinating a partition: this broker leads it no longer."""
-        self.coordinator.unload(index)
+        self.loading.end(index)
 
     def end_all(self) -> None:
         """Stop coordinating all partitions. Requests that wait get an error: their changes may be lost."""
         topic = self._topics.get(TRANSACTIONS_TOPIC)
         for index in range(0 if topic is None else topic.partitions_count):
-            self.end(index)
+            self.coordinator.unload(index)
 
     def _load(self, index: int) -> Work[None]:
         yield from self.loading.replay(index)
@@ -168,24 +162,3 @@ class Transactions:
             remedy=f"restore the directory {TRANSACTIONS_TOPIC}-{index} from a backup: "
             "docs/reference/on-disk-format.md, 'A damaged partition of the broker'",
         )
-
-    def ensure_topic(self) -> None:
-        """Create `__transaction_state` if it does not exist.
-
-        Raises:
-            ApiError: The topic cannot be created.
-        """
-        if self._topics.get(TRANSACTIONS_TOPIC) is not None:
-            return
-        config = self._config
-        settings = {
-            "cleanup.policy": "compact",
-            "compression.type": "producer",
-            "segment.bytes": str(config.transaction_state_log_segment_bytes),
-            "min.insync.replicas": str(config.transaction_state_log_min_isr),
-            "headrace.durability": "fsync",
-        }
-        self._admin.create(
-            TRANSACTIONS_TOPIC, config.transaction_state_log_num_partitions, settings
-        )
-        finished(self.begin_all())

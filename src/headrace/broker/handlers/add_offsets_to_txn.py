@@ -14,7 +14,9 @@ from headrace.broker.context import RequestContext
 from headrace.broker.coordinators.transaction_versions import for_version
 from headrace.broker.services import Services
 from headrace.broker.topic_names import OFFSETS_TOPIC
+from headrace.broker.waiting.steps import Work
 from headrace.core.coordinator.group_coordinator import is_valid_group_id
+from headrace.core.coordinator.runtime import Reply
 from headrace.core.coordinator.transaction.producers import ProducerIdAndEpoch
 from headrace.deferred import Deferred
 from headrace.errors import ApiError, ErrorCode
@@ -33,7 +35,7 @@ VERSIONS: Final = VersionRange(0, 4)
 
 def handle(
     services: Services, context: RequestContext, request: AddOffsetsToTxnRequest
-) -> AddOffsetsToTxnResponse | Deferred[AddOffsetsToTxnResponse]:
+) -> Work[Reply[AddOffsetsToTxnResponse]]:
     """Add a group's offsets to a transaction."""
     transactional_id, group_id = request.transactional_id, request.group_id
     if not is_valid_group_id(group_id):
@@ -43,7 +45,7 @@ def handle(
             context, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id
         )
         services.permissions.authorize(context, Operation.READ, ResourceType.GROUP, group_id)
-        services.offsets_topic.ensure()
+        yield from services.internal_topics.ensure(OFFSETS_TOPIC)
     except ApiError as error:
         return AddOffsetsToTxnResponse(error_code=error.code)
     index = services.groups.partition_for(group_id)
@@ -52,7 +54,7 @@ def handle(
         transactional_id,
         ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
         [TopicPartition(OFFSETS_TOPIC, index)],
-        context.now_ms,
+        services.time.now_ms,
     )
 
     def answer(error: ErrorCode) -> AddOffsetsToTxnResponse:

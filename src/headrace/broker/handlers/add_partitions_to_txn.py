@@ -6,8 +6,9 @@ Behaviour:
 * The broker adds all partitions of a request or none: if some are refused, each of them has its error, and the others
   have OPERATION_NOT_ATTEMPTED. Internal topics are refused.
 * From v4 on the request is for brokers, which need the permission CLUSTER_ACTION. It names several transactions. For
-  each, the broker adds the partitions as for Produce 12, or only checks that the transaction has them. A single broker
-  sends no such requests.
+  each, the broker adds the partitions as for Produce 12, or only checks that the transaction has them. If the request
+  names one transaction, a tagged field of the response says when the transaction has begun. A single broker sends no
+  such requests.
 Versions: v2 PRODUCER_FENCED; v3 flexible; v4 several transactions, verification (KIP-890); v5 TRANSACTION_ABORTABLE.
 """
 
@@ -24,7 +25,7 @@ from headrace.broker.waiting.steps import ENCODING_COST, ENTRY_COST, GROUP_COST,
 from headrace.core.coordinator.runtime import Reply, gather
 from headrace.core.coordinator.transaction.producers import ProducerIdAndEpoch
 from headrace.deferred import Deferred
-from headrace.errors import ApiError, ErrorCode, NotLeaderOrFollowerError
+from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
@@ -128,10 +129,10 @@ def _error(services: Services, context: RequestContext, partition: TopicPartitio
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
     try:
         services.partitions.require(partition.topic, partition.partition)
-    except NotLeaderOrFollowerError:
-        pass  # another broker leads the partition
     except ApiError as error:
-        return error.code
+        # The topic exists if another broker leads the partition, whatever the state of the replica on this broker.
+        if not services.transactions.remote.leads(partition):
+            return error.code
     is_internal = partition.topic in INTERNAL_TOPICS
     return ErrorCode.INVALID_TOPIC_EXCEPTION if is_internal else ErrorCode.NONE
 
@@ -146,7 +147,11 @@ def _handle_brokers(
         replies.append((yield from _add_or_verify(services, context, wanted)))
         yield GROUP_COST
     results = yield from value_of(gather(replies))
-    return AddPartitionsToTxnResponse(results_by_transaction=results)
+    response = AddPartitionsToTxnResponse(results_by_transaction=results)
+    if len(request.transactions) == 1:
+        transactional_id = request.transactions[0].transactional_id
+        response.headrace_start_ms = services.transactions.coordinator.start_ms_of(transactional_id)
+    return response
 
 
 def _add_or_verify(
@@ -169,6 +174,8 @@ def _add_or_verify(
     producer = ProducerIdAndEpoch(wanted.producer_id, wanted.producer_epoch)
     coordinator = services.transactions.coordinator
     if wanted.verify_only:
+        if coordinator.is_suspect(wanted.transactional_id):
+            return answer(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         is_abortable = context.header.api_version >= _ABORTABLE_VERSION
         not_added = ErrorCode.TRANSACTION_ABORTABLE if is_abortable else ErrorCode.INVALID_TXN_STATE
         for partition, result in added:

@@ -17,7 +17,7 @@ Versions: v1 flexible.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from headrace.broker.context import RequestContext
@@ -82,18 +82,25 @@ def _alter(
     services: Services, wanted: AlterClientQuotasRequestEntryData, *, validate_only: bool
 ) -> Work[None]:
     entity = entity_of(tuple((part.entity_type, part.entity_name) for part in wanted.entity))
-    quotas = dict(services.quotas.get(entity))
-    for change in _unique(wanted.ops):
-        if change.remove:
-            quotas.pop(change.key, None)
-        else:
+    changes = _unique(wanted.ops)
+    for change in changes:
+        if not change.remove:
             check_quota(entity, change.key, change.value)
-            quotas[change.key] = change.value
+
+    def merge(present: Mapping[str, float]) -> Mapping[str, float]:
+        quotas = dict(present)
+        for change in changes:
+            if change.remove:
+                quotas.pop(change.key, None)
+            else:
+                quotas[change.key] = change.value
+        return quotas
+
     if not validate_only:
-        yield from services.quotas.change(entity, quotas)
+        yield from services.quotas.change(entity, merge)
 
 
-def _unique(changes: Iterable[OpData]) -> Iterable[OpData]:
+def _unique(changes: Iterable[OpData]) -> Collection[OpData]:
     seen: dict[str, OpData] = {}
     for change in changes:
         if change.key in seen:

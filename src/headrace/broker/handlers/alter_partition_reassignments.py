@@ -1,9 +1,8 @@
 """AlterPartitionReassignments (API key 45), versions 0-1.
 
-Behaviour: Each partition has one replica, on this broker. A reassignment to this broker alone succeeds and changes
-nothing. Any other list of replicas is INVALID_REPLICA_ASSIGNMENT: it is empty, names a broker twice, or names a broker
-that does not exist. No reassignment is ever in progress, so a cancellation is NO_REASSIGNMENT_IN_PROGRESS. Each
-partition has a result of its own.
+Behaviour: The replicas of a partition stay the same. A reassignment to its present replicas, in their order, succeeds
+and changes nothing. Any other list of replicas is INVALID_REPLICA_ASSIGNMENT. No reassignment is ever in progress, so a
+cancellation is NO_REASSIGNMENT_IN_PROGRESS. Each partition has a result of its own.
 Versions: v1 whether the number of replicas may change; this broker ignores the field.
 """
 
@@ -68,8 +67,10 @@ def _outcome(services: Services, name: str, index: int, replicas: Sequence[int] 
     if replicas is None:
         code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
         return code, code.description
-    broker_id = services.settings.config.broker_id
-    if list(replicas) == [broker_id]:
+    present = list(topic.replicas[index])
+    if list(replicas) == present:
         return ErrorCode.NONE, None
-    problem = f"a partition has one replica; the only broker is {broker_id}"
+    problem = (
+        f"the replicas of a partition cannot be changed: {name}-{index} has the replicas {present}"
+    )
     return ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem

@@ -68,7 +68,7 @@ def _epoch(services: Services) -> int:
 
     Clients accept other levels only with a higher epoch.
     """
-    return (services.broker_epoch << 32) + services.settings.changes
+    return (max(0, services.replicas.registration) << 32) + services.settings.changes
 
 
 def _response(services: Services, error: ErrorCode, version: int) -> ApiVersionsResponse:

@@ -2,9 +2,10 @@
 
 Behaviour: The new partitions are durable before the response is sent, and in Metadata at once. Groups rebalance with
 the next heartbeats of their members. Each topic is grown or refused by itself. A topic that occurs twice is refused. A
-count that is not larger than the present count is INVALID_PARTITIONS. Assignments are accepted if they assign every new
-partition to this broker. With `validate_only` the broker checks the request and changes nothing. Internal topics cannot
-be grown, because their number of partitions decides which partition stores a group.
+count that is not larger than the present count is INVALID_PARTITIONS. New partitions have as many replicas as the first
+partition of the topic. The broker continues the placement of the present partitions. Assignments name registered
+brokers, of which one is live for each partition. With `validate_only` the broker checks the request and changes
+nothing. Internal topics cannot be grown, because their number of partitions decides which partition stores a group.
 Versions: v2 flexible.
 """
 
@@ -72,24 +73,8 @@ def _grow(services: Services, wanted: CreatePartitionsTopic, *, validate_only: b
     topic = services.topics.require(wanted.name)
     if topic.is_internal:
         raise InvalidTopicError("internal topics cannot get more partitions")
-    services.topic_admin.validate_growth(topic, wanted.count)
-    if wanted.assignments is not None:
-        _check_assignments(services, wanted, added=wanted.count - topic.partitions_count)
+    assignments = wanted.assignments
+    brokers = None if assignments is None else [each.broker_ids for each in assignments]
+    new = services.topic_admin.added(topic, wanted.count, brokers)
     if not validate_only:
-        yield from services.topic_admin.grow_in_steps(topic, wanted.count)
-
-
-def _check_assignments(services: Services, wanted: CreatePartitionsTopic, *, added: int) -> None:
-    assignments = wanted.assignments or []
-    if len(assignments) != added:
-        raise ApiError(
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"the request adds {added} partitions and assigns {len(assignments)}",
-        )
-    for assignment in assignments:
-        if list(assignment.broker_ids) != [services.settings.config.broker_id]:
-            raise ApiError(
-                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"a partition is assigned to {list(assignment.broker_ids)[:10]}; "
-                f"the only broker is {services.settings.config.broker_id}",
-            )
+        yield from services.topic_admin.grow_in_steps(topic, new)

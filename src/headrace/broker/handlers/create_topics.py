@@ -1,20 +1,24 @@
 """CreateTopics (API key 19), versions 2-7.
 
 Behaviour: -1 partitions and a replication factor of -1 stand for the broker's defaults in every version. (KIP-464
-specifies that from v4 on, but clients send -1 before.) Assignments are accepted if they assign every partition to this
-broker. With `validate_only` the broker checks the request and creates nothing. A topic is durable before the response
-is sent. Each topic is created or refused by itself. A topic that occurs twice is refused.
-Not implemented: Replication factors above 1. Internal topics: the broker creates them when it needs them.
+specifies that from v4 on, but clients send -1 before.) The replication factor is at most the number of live brokers.
+The broker spreads leaders and replicas over brokers and racks. Assignments name registered brokers, of which one is
+live for each partition. The replicas on brokers that are not live join the in-sync replicas later. With `validate_only`
+the broker checks the request and creates nothing. A topic is durable before the response is sent. Each topic is created
+or refused by itself. A topic that occurs twice is refused.
+Not implemented: Internal topics: the broker creates them when it needs them.
 Versions: v4 defaults; v5 flexible, returns the configuration; v7 topic ids.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from operator import attrgetter
 from typing import Final
 
 from headrace.broker.configs.config_entries import topic_entries
 from headrace.broker.context import RequestContext
+from headrace.broker.partitions.replica_placement import BROKER_DEFAULT, NewPartitions
 from headrace.broker.services import Services
 from headrace.broker.topic_names import INTERNAL_TOPICS
 from headrace.broker.waiting.steps import (
@@ -45,8 +49,6 @@ from headrace.security.acls import Operation, ResourceType
 
 API_KEY: Final = ApiKey.CREATE_TOPICS
 VERSIONS: Final = VersionRange(2, 7)
-
-BROKER_DEFAULT: Final = -1
 
 
 def handle(
@@ -97,11 +99,11 @@ def _create(
     if wanted.name in INTERNAL_TOPICS and services.topics.get(wanted.name) is None:
         raise InvalidTopicError("internal topics are created by the broker")
     settings = _settings(wanted)
-    count = _partitions_count(services, wanted)
-    config = services.topic_admin.validate_new(wanted.name, count, settings)
+    new = _new_partitions(services, wanted)
+    config = services.topic_admin.validate_new(wanted.name, new, settings)
     topic_id = None
     if not validate_only:
-        topic = yield from services.topic_admin.create_in_steps(wanted.name, count, settings)
+        topic = yield from services.topic_admin.create_in_steps(wanted.name, new, settings)
         topic_id, config = topic.topic_id, topic.config
     result = CreatableTopicResult(name=wanted.name, error_message=None)
     if services.permissions.allows(
@@ -111,7 +113,10 @@ def _create(
         wanted.name,
         quietly=True,
     ):
-        result.num_partitions, result.replication_factor = count, 1
+        result.num_partitions, result.replication_factor = (
+            new.partitions_count,
+            new.replication_factor,
+        )
         result.configs = _configs(services, config, settings)
     else:
         result.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -130,37 +135,20 @@ def _settings(wanted: CreatableTopic) -> dict[str, str | None]:
     return settings
 
 
-def _partitions_count(services: Services, wanted: CreatableTopic) -> int:
-    if wanted.assignments:
-        return _assigned_partitions(services, wanted)
-    if wanted.replication_factor not in {BROKER_DEFAULT, 1}:
-        raise ApiError(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"replication factor {wanted.replication_factor}; there is 1 broker",
-        )
-    if wanted.num_partitions == BROKER_DEFAULT:
-        return services.settings.config.num_partitions
-    return wanted.num_partitions
-
-
-def _assigned_partitions(services: Services, wanted: CreatableTopic) -> int:
+def _new_partitions(services: Services, wanted: CreatableTopic) -> NewPartitions:
+    placement = services.topic_admin.placement
+    if not wanted.assignments:
+        return placement.wanted(wanted.num_partitions, wanted.replication_factor)
     if wanted.num_partitions != BROKER_DEFAULT or wanted.replication_factor != BROKER_DEFAULT:
         raise InvalidRequestError(
             "with an assignment, partitions and replication factor have to be -1"
         )
-    indexes = sorted(assignment.partition_index for assignment in wanted.assignments)
-    if indexes != list(range(len(indexes))):
+    assignments = sorted(wanted.assignments, key=attrgetter("partition_index"))
+    if [each.partition_index for each in assignments] != list(range(len(assignments))):
         raise ApiError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions have to be numbered from 0 on"
         )
-    for assignment in wanted.assignments:
-        if list(assignment.broker_ids) != [services.settings.config.broker_id]:
-            raise ApiError(
-                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"partition {assignment.partition_index} is assigned to {list(assignment.broker_ids)[:10]}; "
-                f"the only broker is {services.settings.config.broker_id}",
-            )
-    return len(indexes)
+    return placement.assigned([each.broker_ids for each in assignments])
 
 
 def _configs(

@@ -59,7 +59,7 @@ def _forget_settings(services: Services, result: DeletableGroupResult) -> Work[i
     if not gone or result.group_id not in settings:
         return result.error_code
     try:
-        yield from services.group_settings.change(result.group_id, {})
+        yield from settings.change(result.group_id, lambda _: {})
     except ApiError as error:
         return error.code
     return ErrorCode.NONE

@@ -1,10 +1,12 @@
 """DeleteRecords (API key 21), versions 0-2.
 
 Behaviour: The request raises the log start offset of partitions to the given offset; -1 stands for the high watermark.
-A lower offset changes nothing. The new log start offset is durable before the response is sent, and is a part of the
-response. The broker removes segments that are wholly below it at once. An offset above the high watermark is
-OFFSET_OUT_OF_RANGE. A topic whose cleanup.policy does not delete is POLICY_VIOLATION, an internal topic
-INVALID_TOPIC_EXCEPTION.
+A lower offset changes nothing. The new log start offset is durable on the leader before the response is sent. The
+response waits until all live replicas have the new log start offset, and has the low watermark: the least log start
+offset of the live replicas. If `timeout_ms` passes first, the error is REQUEST_TIMED_OUT, and the deletion goes on.
+Brokers remove segments that are wholly below the log start offset at once. An offset above the high watermark is
+OFFSET_OUT_OF_RANGE. A partition that this broker does not lead is NOT_LEADER_OR_FOLLOWER. A topic whose cleanup.policy
+does not delete is POLICY_VIOLATION, an internal topic INVALID_TOPIC_EXCEPTION.
 Versions: v2 flexible.
 """
 
@@ -13,9 +15,11 @@ from __future__ import annotations
 from typing import Final
 
 from headrace.broker.context import RequestContext
+from headrace.broker.partitions.record_deletion import DelayedDeletion, low_watermark
 from headrace.broker.replication.partition import Partition
 from headrace.broker.services import Services
 from headrace.broker.waiting.steps import ENTRY_COST, STEP_COST, Work
+from headrace.core.coordinator.runtime import Reply
 from headrace.errors import (
     ApiError,
     ErrorCode,
@@ -45,7 +49,7 @@ _PARTITIONS_A_WRITE: Final = 5
 
 def handle(
     services: Services, context: RequestContext, request: DeleteRecordsRequest
-) -> Work[DeleteRecordsResponse]:
+) -> Work[Reply[DeleteRecordsResponse]]:
     """Delete the records below an offset in every partition."""
     deletion = _Deletion(services, context)
     response = DeleteRecordsResponse()
@@ -60,13 +64,13 @@ def handle(
             yield ENTRY_COST
         yield ENTRY_COST
     deletion.run(context.now_ms)
-    return response
+    return deletion.response(response, context.now_ms + max(0, request.timeout_ms))
 
 
 class _Deletion:
     """The partitions of one request. All are checked first, so that one write makes their deletions durable."""
 
-    __slots__ = ("_context", "_named", "_offsets", "_results", "_services")
+    __slots__ = ("_context", "_deleted", "_named", "_offsets", "_results", "_services")
 
     def __init__(self, services: Services, context: RequestContext) -> None:
         self._services = services
@@ -74,6 +78,8 @@ class _Deletion:
         self._named: set[Partition] = set()
         self._offsets: dict[Partition, int] = {}
         self._results: list[tuple[Partition, DeleteRecordsPartitionResult]] = []
+        self._deleted: list[tuple[Partition, DeleteRecordsPartitionResult]] = []
+        """The partitions whose deletion is durable on this broker."""
 
     def plan(self, topic: str, wanted: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
         """Plan the deletion in a partition. Return its part of the response, which `run` completes."""
@@ -127,7 +133,29 @@ class _Deletion:
             elif partition in refused:
                 result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
             else:
-                result.low_watermark = partition.log_start_offset
+                self._deleted.append((partition, result))
+
+    def response(
+        self, response: DeleteRecordsResponse, deadline_ms: int
+    ) -> Reply[DeleteRecordsResponse]:
+        """Return the response. It is deferred until the live replicas have deleted the records, or the deadline."""
+        services, live = self._services, self._services.membership
+        targets = [(*each, each[0].log_start_offset) for each in self._deleted]
+
+        def complete() -> DeleteRecordsResponse:
+            for partition, result, offset in targets:
+                if partition.refusal:
+                    result.error_code = partition.refusal
+                    continue
+                result.low_watermark = low_watermark(partition, live)
+                if result.low_watermark < offset:
+                    result.error_code = ErrorCode.REQUEST_TIMED_OUT
+            return response
+
+        delayed = DelayedDeletion(live, services.purgatory, services.time, complete)
+        if delayed.wait((each for each, _ in self._deleted), deadline_ms):
+            return delayed.deferred
+        return complete()
 
 
 def _offset(partition: Partition, offset: int) -> int:

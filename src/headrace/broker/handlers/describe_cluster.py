@@ -1,17 +1,21 @@
 """DescribeCluster (API key 60), versions 0-2.
 
-Behaviour: The response has one broker, which is the controller. Its address is the address that Metadata returns.
+Behaviour: The response has the brokers, addresses and controller that Metadata returns. A broker that has registered
+and is not live is fenced. Fenced brokers are in the response if the request asks for them, with the host "" and the
+port -1, because the cluster keeps the addresses of live brokers only.
 Authorized operations, if requested, are the operations of the client. They are empty if the client may not describe the
 cluster.
 Not implemented: Controller endpoints.
-Versions: v1 endpoint type (KIP-919); v2 fenced brokers, which do not exist here.
+Versions: v1 endpoint type (KIP-919); v2 fenced brokers (KIP-1073).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from headrace.broker.access.authorized_operations import NOT_ASKED, cluster_operations
+from headrace.broker.cluster_views import brokers_for, controller_for
 from headrace.broker.context import RequestContext
 from headrace.broker.services import Services
 from headrace.errors import ErrorCode
@@ -28,12 +32,14 @@ VERSIONS: Final = VersionRange(0, 2)
 
 BROKERS: Final = 1
 CONTROLLERS: Final = 2
+NO_PORT: Final = -1
+"""The port of a broker whose address is not known."""
 
 
 def handle(
     services: Services, context: RequestContext, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:
-    """Describe the cluster, which has one broker."""
+    """Describe the live brokers of the cluster."""
     if request.endpoint_type != BROKERS:
         error = (
             ErrorCode.MISMATCHED_ENDPOINT_TYPE
@@ -45,13 +51,19 @@ def handle(
             error_message="this is a broker's endpoint",
             endpoint_type=BROKERS,
         )
-    endpoint = services.endpoints.endpoint_for(context)
-    broker_id = services.settings.config.broker_id
+    brokers = brokers_for(services, context)
+    fenced = _fenced_brokers(services) if request.include_fenced_brokers else ()
     return DescribeClusterResponse(
         cluster_id=services.cluster_id,
-        controller_id=broker_id,
+        controller_id=controller_for(services, brokers),
         brokers=[
-            DescribeClusterBroker(broker_id=broker_id, host=endpoint.host, port=endpoint.port)
+            *(
+                DescribeClusterBroker(
+                    broker_id=each.broker_id, host=each.host, port=each.port, rack=each.rack
+                )
+                for each in brokers.values()
+            ),
+            *(each for each in fenced if each.broker_id not in brokers),
         ],
         cluster_authorized_operations=(
             cluster_operations(services.permissions, context)
@@ -59,3 +71,11 @@ def handle(
             else NOT_ASKED
         ),
     )
+
+
+def _fenced_brokers(services: Services) -> Iterator[DescribeClusterBroker]:
+    """Yield the brokers that have registered and are not live."""
+    for broker_id in sorted(services.topics.states.broker_epochs.keys() - services.membership.live):
+        yield DescribeClusterBroker(
+            broker_id=broker_id, host="", port=NO_PORT, rack=None, is_fenced=True
+        )

@@ -3,8 +3,9 @@
 Behaviour:
 * The request describes topics, groups, this broker and its loggers.
 * The settings of a group are those that an administrator has set, whether or not the group has members.
-* The resource name of the broker is its id as text. The empty name describes only the settings that were set for all
-  brokers while they ran.
+* The resource name of the broker is its id as text. Another broker is INVALID_REQUEST, as in Kafka: clients send the
+  request to the broker that it names. The empty name describes only the settings that were set for all brokers while
+  they ran.
 * Each value has its source. If requested, it also has its synonyms in the order in which they apply, its type and its
   documentation. The value of a secret setting (`Option.sensitive`) is null. The documentation of a setting says if the
   broker accepts the setting but ignores it.

@@ -78,7 +78,7 @@ def _quorum(services: Services, context: RequestContext) -> DescribeQuorumRespon
     partition = DescribeQuorumResponsePartitionData(
         partition_index=0,
         leader_id=broker_id,
-        leader_epoch=services.broker_epoch,
+        leader_epoch=services.replicas.registration,
         high_watermark=_NO_OFFSET,
         current_voters=[voter],
     )

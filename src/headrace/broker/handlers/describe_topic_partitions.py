@@ -5,7 +5,7 @@ request and the broker (2,000) allow, and a cursor for the next page. A request 
 request never creates a topic. Topics are identified by name. A topic that does not exist is UNKNOWN_TOPIC_OR_PARTITION
 if the request names it. A topic that the client may not describe is TOPIC_AUTHORIZATION_FAILED if the request names it.
 A request for all topics omits both. Authorized operations are the operations of the client.
-Not implemented: Eligible leader replicas: the lists are empty, because each partition has one replica.
+Not implemented: The last known eligible leader replicas: the lists are empty.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from headrace.broker.access.authorized_operations import (
     OPERATIONS_COST,
     authorized_operations,
 )
+from headrace.broker.cluster_views import PartitionView, brokers_for, partition_views
 from headrace.broker.context import RequestContext
 from headrace.broker.partitions.topic import Topic
-from headrace.broker.replication.partition import Partition
 from headrace.broker.services import Services
 from headrace.broker.topic_names import check_topic_name
 from headrace.broker.waiting.steps import ENTRY_COST, Work
@@ -62,13 +62,14 @@ def handle(
 class _Pages:
     """Collects the topics of one page, from a topic name on."""
 
-    __slots__ = ("_context", "_remaining", "_response", "_services", "_start")
+    __slots__ = ("_brokers", "_context", "_remaining", "_response", "_services", "_start")
 
     def __init__(
         self, services: Services, context: RequestContext, limit: int, start: str = ""
     ) -> None:
         self._services = services
         self._context = context
+        self._brokers = brokers_for(services, context)
         self._start = start
         self._remaining = max(1, min(limit, PARTITIONS_LIMIT))
         self._response = DescribeTopicPartitionsResponse()
@@ -113,15 +114,13 @@ class _Pages:
         """Add the partitions of a topic that fit. Return whether that was all of them."""
         partitions = self._services.partitions.of(topic)
         end = min(len(partitions), first + self._remaining)
+        views = partition_views(self._services, self._brokers, topic, first, end)
         self._response.topics.append(
             DescribeTopicPartitionsResponseTopic(
                 name=topic.name,
                 topic_id=topic.topic_id,
                 is_internal=topic.is_internal,
-                partitions=[
-                    _described(self._services, topic, index, partitions[index])
-                    for index in range(first, end)
-                ],
+                partitions=[_described(first + at, view) for at, view in enumerate(views)],
                 topic_authorized_operations=self._operations(topic.name),
             )
         )
@@ -137,28 +136,17 @@ class _Pages:
         )
 
 
-def _described(
-    services: Services, topic: Topic, index: int, partition: Partition | None
-) -> DescribeTopicPartitionsResponsePartition:
-    replicas, broker_id = list(topic.replicas[index]), services.partitions.broker_id
-    offline = []
-    if partition is not None:
-        leader, leader_epoch, isr = broker_id, partition.leader_epoch, [broker_id]
-    elif broker_id in replicas:
-        leader, leader_epoch, isr, offline = -1, -1, [], [broker_id]
-    else:
-        state = services.topics.state(topic, index)
-        leader, leader_epoch, isr = state.leader, state.leader_epoch, list(state.isr)
+def _described(index: int, view: PartitionView) -> DescribeTopicPartitionsResponsePartition:
     return DescribeTopicPartitionsResponsePartition(
         error_code=ErrorCode.NONE,  # as in Kafka and unlike Metadata: a missing leader shows it
         partition_index=index,
-        leader_id=leader,
-        leader_epoch=leader_epoch,
-        replica_nodes=replicas,
-        isr_nodes=isr,
-        eligible_leader_replicas=[],
+        leader_id=view.leader,
+        leader_epoch=view.leader_epoch,
+        replica_nodes=view.replicas,
+        isr_nodes=view.isr,
+        eligible_leader_replicas=view.elr,
         last_known_elr=[],
-        offline_replicas=offline,
+        offline_replicas=view.offline,
     )
 
 

@@ -1,4 +1,4 @@
-"""Fetch (API key 1), versions 4-12.
+"""Fetch (API key 1), versions 4-17.
 
 Behaviour:
 * The broker reads the partitions in the order of the request. It returns whole batches as ranges of segment files,
@@ -12,9 +12,14 @@ Behaviour:
   responses have only changes (`headrace.broker.waiting.fetch_sessions`). A session belongs to its user: for other users
   it is FETCH_SESSION_ID_NOT_FOUND. Without space for a session the response has session id 0, and the client continues
   with full fetches.
-* Leader epochs are checked (KIP-320).
-* A fetch of a follower is TOPIC_AUTHORIZATION_FAILED without the permission CLUSTER_ACTION, and NOT_LEADER_OR_FOLLOWER
-  with it.
+* Leader epochs are checked (KIP-320). With NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH the response names the leader
+  and its address from v16 on, if another live broker leads the partition (KIP-951).
+* From v13 on a topic is named by its id (KIP-516). An id that no topic has is UNKNOWN_TOPIC_ID. In a session, a topic
+  that was deleted is UNKNOWN_TOPIC_OR_PARTITION, and INCONSISTENT_TOPIC_ID if there is a new topic of its name. A
+  session uses either names or ids; a fetch with the other ones is FETCH_SESSION_TOPIC_ID_ERROR.
+* A fetch of a follower needs the permission CLUSTER_ACTION; otherwise the error is TOPIC_AUTHORIZATION_FAILED. Without
+  a cluster there are no followers: the error is NOT_LEADER_OR_FOLLOWER. The response has records up to the log end
+  offset, see `headrace.broker.replication.follower_fetches`.
 * A client above its quota gets no records, but the time for which it has to pause.
 * With read_committed the response lists the aborted transactions of its records by their first offsets; otherwise the
   list is null. A response lists at most 4,096 aborted transactions, and its records end earlier if there are more. With
@@ -25,20 +30,25 @@ Behaviour:
   the end. A request with a filter must be outside of sessions, and the filter must be valid; otherwise the error is
   INVALID_REQUEST.
 Not implemented: Racks.
-Versions: v5 log start offset; v7 sessions; v9 leader epochs; v10 zstd; v11 rack; v12 flexible, last fetched epoch.
+Versions: v5 log start offset; v7 sessions; v9 leader epochs; v10 zstd; v11 rack; v12 flexible, last fetched epoch; v13
+topic ids; v15 the replica with its broker epoch (KIP-903); v16 addresses of leaders (KIP-951); v17 directory ids of
+followers (KIP-853), which are ignored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from copy import copy
 from functools import partial
 from typing import Final
 
+from headrace.broker.cluster_views import MOVED, NewLeaders
 from headrace.broker.context import RequestContext
+from headrace.broker.partitions.topic import Topic
 from headrace.broker.replication.partition import READ_COMMITTED, Found, Partition
 from headrace.broker.services import Services
 from headrace.broker.waiting.delayed_fetch import DelayedFetch
-from headrace.broker.waiting.fetch_sessions import FINAL_EPOCH, Fetch, WithoutSession, each_once
+from headrace.broker.waiting.fetch_sessions import FINAL_EPOCH, Fetch, each_once, replica_of
 from headrace.broker.waiting.steps import ENTRY_COST, Work
 from headrace.core.coordinator.runtime import Reply
 from headrace.core.log import AbortedLookup, SelectiveReading
@@ -52,6 +62,8 @@ from headrace.protocol.messages.fetch import (
     FetchRequest,
     FetchResponse,
     FetchTopic,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
     PartitionData,
 )
 from headrace.protocol.versions import VersionRange
@@ -59,9 +71,15 @@ from headrace.records.tags import TagFilter
 from headrace.security.acls import Operation, ResourceType
 
 API_KEY: Final = ApiKey.FETCH
-VERSIONS: Final = VersionRange(4, 12)
+VERSIONS: Final = VersionRange(4, 17)
 
+TOPIC_IDS_VERSION: Final = 13
+"""The first version that names topics by their ids."""
 NO_RECORDS: Final = b""
+LEADERS_VERSION: Final = 16
+"""The first version whose response has the addresses of leaders."""
+_DELETED: Final = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+_CREATED_AGAIN: Final = ErrorCode.INCONSISTENT_TOPIC_ID
 PARTITIONS_AT_ONCE: Final = 500
 """The greatest number of partitions of a fetch that is not read in steps."""
 _PARTITIONS_A_PIECE: Final = 100
@@ -81,23 +99,52 @@ def handle(
     """Read from every partition, and wait if there are too few bytes."""
     fetch: Fetch
     tags: TagFilter | None = None
-    if request.replica_id >= 0:
-        fetch = WithoutSession(each_once(request.topics))  # each partition is refused by itself
-    else:
-        try:
-            if request.headrace_filter:
-                tags = _filter_of(request)
-            fetch = services.fetch_sessions.begin(
-                request, context.now_ms, context.session.principal
-            )
-        except ApiError as error:
-            return FetchResponse(error_code=error.code)
-        if services.quotas.active:
-            fetch = services.throttling.limit_fetch(context, request, fetch)
+    uses_topic_ids = context.header.api_version >= TOPIC_IDS_VERSION
+    if (request.replica_state is not None or request.replica_id >= 0) and replica_of(request) >= 0:
+        return _of_follower(services, context, request, uses_topic_ids=uses_topic_ids)
+    try:
+        if request.headrace_filter:
+            tags = _filter_of(request)
+        fetch = services.fetch_sessions.begin(
+            request, context.now_ms, context.session.principal, uses_topic_ids=uses_topic_ids
+        )
+    except ApiError as error:
+        return FetchResponse(error_code=error.code)
+    if services.quotas.active:
+        fetch = services.throttling.limit_fetch(context, request, fetch)
     read = _Read(services, context, request, fetch, tags)
     if read.is_long:
         return _in_steps(services, context, read)
     return _answer(services, context, read, read.run())
+
+
+def _of_follower(
+    services: Services, context: RequestContext, request: FetchRequest, *, uses_topic_ids: bool
+) -> FetchResponse | Work[Reply[FetchResponse]]:
+    permissions, code = services.permissions, ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    if permissions.allows(context, Operation.CLUSTER_ACTION, ResourceType.CLUSTER):
+        if permissions.is_broker(context):
+            return services.follower_fetches.handle(context, request, uses_topic_ids=uses_topic_ids)
+        code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    return FetchResponse(
+        responses=[
+            FetchableTopicResponse(
+                topic=topic.topic,
+                topic_id=topic.topic_id,
+                partitions=[_refused(wanted, code) for wanted in topic.partitions],
+            )
+            for topic in each_once(request.topics, uses_topic_ids=uses_topic_ids)
+        ]
+    )
+
+
+def _refused(wanted: FetchPartition, error: ErrorCode) -> PartitionData:
+    return PartitionData(
+        partition_index=wanted.partition,
+        error_code=error,
+        high_watermark=-1,
+        records=NO_RECORDS,
+    )
 
 
 def _in_steps(
@@ -129,10 +176,12 @@ class _Read:
 
     __slots__ = (
         "_context",
+        "_leaders",
         "_lookup",
         "_remaining",
         "_selective",
         "_services",
+        "_topics_by_id",
         "_turns",
         "failed",
         "fetch",
@@ -152,6 +201,12 @@ class _Read:
     ) -> None:
         self._services = services
         self._context = context
+        self._leaders: NewLeaders | None = None
+        """The leaders that the response names; None if it names none."""
+        self._topics_by_id: Mapping[bytes, Topic] | None = None
+        """The topics by id; None if the request names its topics."""
+        if context.header.api_version >= TOPIC_IDS_VERSION:
+            self._topics_by_id = services.topics.ids
         committed = request.isolation_level == READ_COMMITTED
         self._lookup = AbortedLookup() if committed else _NO_TRANSACTIONS
         self._selective: SelectiveReading | None = None
@@ -185,20 +240,24 @@ class _Read:
 
     def run(self) -> FetchResponse:
         """Read every partition, and return the response."""
-        return FetchResponse(responses=[self._topic(topic) for topic in self.fetch.topics])
+        response = FetchResponse(responses=[self._topic(topic) for topic in self.fetch.topics])
+        if self._leaders is not None:
+            response.node_endpoints = self._endpoints()
+        return response
 
     def run_in_steps(self) -> Work[FetchResponse]:
         """Read every partition, some partitions at a time, and return the response."""
         response = FetchResponse()
         for topic in self.fetch.topics:
-            answer = FetchableTopicResponse(topic=topic.topic)
+            answer = FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id)
             response.responses.append(answer)
             for start in range(0, len(topic.partitions), _PARTITIONS_A_PIECE):
-                some = topic.partitions[start : start + _PARTITIONS_A_PIECE]
-                read = self._topic(FetchTopic(topic=topic.topic, partitions=some))
-                answer.partitions += read.partitions
-                yield len(some) * _READ_COST
+                piece = copy(topic)
+                piece.partitions = topic.partitions[start : start + _PARTITIONS_A_PIECE]
+                answer.partitions += self._topic(piece).partitions
+                yield len(piece.partitions) * _READ_COST
             yield ENTRY_COST
+        response.node_endpoints = self._endpoints()
         return response
 
     def finished(self) -> Reply[FetchResponse]:
@@ -215,30 +274,34 @@ class _Read:
         response = yield from self.run_in_steps()
         return self.fetch.finish(response)
 
-    def _refusal_of_follower(self) -> ErrorCode:
-        if self._services.permissions.allows(
-            self._context, Operation.CLUSTER_ACTION, ResourceType.CLUSTER
-        ):
-            return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
-
     def _topic(self, topic: FetchTopic) -> FetchableTopicResponse:
-        if self.request.replica_id >= 0:
-            return self._refused(topic, self._refusal_of_follower())
+        services, unknown = self._services, False
+        if self._topics_by_id is not None:
+            found = self._topics_by_id.get(topic.topic_id)
+            if found is not None:
+                topic.topic = found.name
+            elif not topic.topic:
+                return self._refused(topic, ErrorCode.UNKNOWN_TOPIC_ID)
+            else:  # the name that the topic had in an earlier fetch of the session
+                unknown = True
         # Checked for each fetch of a session, and again at the end of a wait: the permission may be revoked.
-        services = self._services
         if services.authorizer.active and not services.permissions.allows(
             self._context, Operation.READ, ResourceType.TOPIC, topic.topic
         ):
             return self._refused(topic, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        if unknown:
+            is_new = services.topics.get(topic.topic) is not None
+            return self._refused(topic, _CREATED_AGAIN if is_new else _DELETED)
         return FetchableTopicResponse(
             topic=topic.topic,
+            topic_id=topic.topic_id,
             partitions=[self._partition(topic.topic, wanted) for wanted in topic.partitions],
         )
 
     def _refused(self, topic: FetchTopic, error: ErrorCode) -> FetchableTopicResponse:
         return FetchableTopicResponse(
             topic=topic.topic,
+            topic_id=topic.topic_id,
             partitions=[self._failed(wanted, error) for wanted in topic.partitions],
         )
 
@@ -247,7 +310,10 @@ class _Read:
             partition = self._services.partitions.require(topic, wanted.partition)
             partition.check_leader_epoch(wanted.current_leader_epoch)
         except ApiError as error:
-            return self._failed(wanted, error.code)
+            data = self._failed(wanted, error.code)
+            if error.code in MOVED and self._context.header.api_version >= LEADERS_VERSION:
+                self._name_leader(topic, data)
+            return data
         try:
             return self._read(partition, wanted)
         except ApiError as error:
@@ -260,6 +326,19 @@ class _Read:
                 "read_failed", partition=str(partition.topic_partition), error=str(error)
             )
             return self._failed(wanted, ErrorCode.KAFKA_STORAGE_ERROR)
+
+    def _name_leader(self, topic: str, data: PartitionData) -> None:
+        self._leaders = self._leaders or NewLeaders(self._services, self._context)
+        found = self._leaders.find(topic, data.partition_index)
+        if found is not None:
+            data.current_leader = LeaderIdAndEpoch(leader_id=found[0], leader_epoch=found[1])
+
+    def _endpoints(self) -> list[NodeEndpoint]:
+        """Return the addresses of the leaders that the response names."""
+        return [
+            NodeEndpoint(node_id=each.broker_id, host=each.host, port=each.port, rack=each.rack)
+            for each in ({} if self._leaders is None else self._leaders.named).values()
+        ]
 
     def _read(self, partition: Partition, wanted: FetchPartition) -> PartitionData:
         log = partition.log
@@ -342,12 +421,7 @@ class _Read:
 
     def _failed(self, wanted: FetchPartition, error: ErrorCode) -> PartitionData:
         self.failed = True
-        return PartitionData(
-            partition_index=wanted.partition,
-            error_code=error,
-            high_watermark=-1,
-            records=NO_RECORDS,
-        )
+        return _refused(wanted, error)
 
 
 def _diverging_epoch(partition: Partition, wanted: FetchPartition) -> EpochEndOffset | None:

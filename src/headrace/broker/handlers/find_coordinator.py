@@ -1,9 +1,9 @@
 """FindCoordinator (API key 10), versions 0-6.
 
 Behaviour: The coordinator of a group, or of a transactional id, is the leader of its partition of `__consumer_offsets`
-or `__transaction_state`. The first request creates the topic. A single broker leads all partitions. Its address is the
-configured address, or the address to which the client has connected. Without a leader the error is
-COORDINATOR_NOT_AVAILABLE, and clients retry.
+or `__transaction_state`. The first request creates the topic, and waits for that. The address is as in Metadata: the
+address of the listener to which the client has connected. If no live broker leads the partition, or the leader has no
+such listener, the error is COORDINATOR_NOT_AVAILABLE, and clients retry.
 Not implemented: Coordinators of share groups: INVALID_REQUEST, which clients do not retry.
 Versions: v1 key type, error message; v3 flexible; v4 several keys; v5 TRANSACTION_ABORTABLE, which this broker never
 returns; v6 keys of share groups.
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from headrace.broker.cluster_views import brokers_for
 from headrace.broker.context import RequestContext
 from headrace.broker.coordinators.leaders import coordinator_of
 from headrace.broker.services import Services
@@ -32,7 +33,6 @@ API_KEY: Final = ApiKey.FIND_COORDINATOR
 VERSIONS: Final = VersionRange(0, 6)
 
 _KEY_LIST_VERSION: Final = 4
-_TRANSACTION_KEY_TYPE: Final = 1
 _RESOURCES: Final = {0: ResourceType.GROUP, 1: ResourceType.TRANSACTIONAL_ID}
 """The type of the resource that a key names, by the type of the key."""
 _TOPICS: Final = {0: OFFSETS_TOPIC, 1: TRANSACTIONS_TOPIC}
@@ -45,7 +45,7 @@ def handle(
 ) -> Work[FindCoordinatorResponse]:
     """Return the coordinators of groups or of transactional ids."""
     if context.header.api_version < _KEY_LIST_VERSION:
-        found = _find(services, context, request.key_type, request.key)
+        found = yield from _find(services, context, request.key_type, request.key)
         return FindCoordinatorResponse(
             error_code=found.error_code,
             error_message=found.error_message,
@@ -55,18 +55,23 @@ def handle(
         )
     coordinators = []
     for key in request.coordinator_keys:
-        coordinators.append(_find(services, context, request.key_type, key))
+        found = yield from _find(services, context, request.key_type, key)
+        coordinators.append(found)
         yield ENTRY_COST
     return FindCoordinatorResponse(coordinators=coordinators)
 
 
-def _find(services: Services, context: RequestContext, key_type: int, key: str) -> Coordinator:
-    found = _permitted(services, context, key_type, key)
+def _find(
+    services: Services, context: RequestContext, key_type: int, key: str
+) -> Work[Coordinator]:
+    found = yield from _permitted(services, context, key_type, key)
     found.key = key
     return found
 
 
-def _permitted(services: Services, context: RequestContext, key_type: int, key: str) -> Coordinator:
+def _permitted(
+    services: Services, context: RequestContext, key_type: int, key: str
+) -> Work[Coordinator]:
     resource = _RESOURCES.get(key_type)
     if resource is None:
         message = f"this broker has no coordinators for keys of type {key_type}"
@@ -76,22 +81,19 @@ def _permitted(services: Services, context: RequestContext, key_type: int, key: 
     except ApiError as error:
         return _failed(error.code, error.message)
     try:
-        if key_type == _TRANSACTION_KEY_TYPE:
-            services.transactions.ensure_topic()
-        else:
-            services.offsets_topic.ensure()
+        yield from services.internal_topics.ensure(_TOPICS[key_type])
     except ApiError as error:
         # For any error the client retries.
         return _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error))
-    broker_id = services.settings.config.broker_id
-    if coordinator_of(services.topics, _TOPICS[key_type], key) != broker_id:
-        message = f"the partition that stores {key!r} has no leader"
+    broker_id = coordinator_of(services.topics, _TOPICS[key_type], key)
+    coordinator = brokers_for(services, context).get(broker_id)
+    if coordinator is None:
+        message = f"no live broker leads the partition that stores {key!r}: retry"
         return _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE, message)
-    endpoint = services.endpoints.endpoint_for(context)
     return Coordinator(
         node_id=broker_id,
-        host=endpoint.host,
-        port=endpoint.port,
+        host=coordinator.host,
+        port=coordinator.port,
         error_message=None,
     )
 

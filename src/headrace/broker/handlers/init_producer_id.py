@@ -21,7 +21,9 @@ from typing import Final
 from headrace.broker.context import RequestContext
 from headrace.broker.coordinators.transaction_versions import for_version
 from headrace.broker.services import Services
+from headrace.broker.topic_names import TRANSACTIONS_TOPIC
 from headrace.broker.waiting.steps import Work
+from headrace.core.coordinator.runtime import Reply
 from headrace.core.coordinator.transaction.producers import ProducerIdAndEpoch
 from headrace.deferred import Deferred
 from headrace.errors import ApiError, ErrorCode
@@ -37,14 +39,13 @@ API_KEY: Final = ApiKey.INIT_PRODUCER_ID
 VERSIONS: Final = VersionRange(0, 5)
 
 _NONE: Final = -1
-_Reply = InitProducerIdResponse | Deferred[InitProducerIdResponse]
 
 
 def handle(
     services: Services,
     context: RequestContext,
     request: InitProducerIdRequest,
-) -> _Reply | Work[_Reply]:
+) -> Work[Reply[InitProducerIdResponse]]:
     """Return a producer id and an epoch."""
     refusal = _refusal(services, context, request)
     if refusal is not None:
@@ -52,30 +53,9 @@ def handle(
     if (request.producer_id == _NONE) != (request.producer_epoch == _NONE):
         return _failed(ErrorCode.INVALID_REQUEST)
     ready = services.producer_ids.wait()
-    if ready is not None and not ready.done:
-        return _wait(services, context, request, ready)
-    return _respond(services, context, request, None if ready is None else ready.value)
-
-
-def _wait(
-    services: Services,
-    context: RequestContext,
-    request: InitProducerIdRequest,
-    ready: Deferred[ApiError | None],
-) -> Work[_Reply]:
-    """Wait until there is a producer id."""
-    error: ApiError | None = yield ready
-    return _respond(services, context, request, error)
-
-
-def _respond(
-    services: Services,
-    context: RequestContext,
-    request: InitProducerIdRequest,
-    failure: ApiError | None,
-) -> _Reply:
+    failure: ApiError | None = None if ready is None else (yield ready)
     if request.transactional_id is not None:  # a known transactional id needs no new producer id
-        return _transactional(services, context, request, request.transactional_id)
+        return (yield from _transactional(services, context, request, request.transactional_id))
     if failure is not None:
         return _failed(failure.code)
     try:
@@ -92,9 +72,9 @@ def _transactional(
     context: RequestContext,
     request: InitProducerIdRequest,
     transactional_id: str,
-) -> _Reply:
+) -> Work[Reply[InitProducerIdResponse]]:
     try:
-        services.transactions.ensure_topic()
+        yield from services.internal_topics.ensure(TRANSACTIONS_TOPIC)
     except ApiError:
         return _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
@@ -109,7 +89,7 @@ def _transactional(
         transactional_id,
         request.transaction_timeout_ms,
         ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
-        context.now_ms,
+        services.time.now_ms,
     )
     return reply.map(answer) if isinstance(reply, Deferred) else answer(reply)
 

@@ -1,6 +1,6 @@
 """ListConfigResources (API key 74), versions 0-1.
 
-Behaviour: The response lists the topics, this broker and its loggers, and the groups that an administrator has
+Behaviour: The response lists the topics, the live brokers and their loggers, and the groups that an administrator has
 configured. Version 0 is the older ListClientMetricsResources. It lists subscriptions of client metrics only, and there
 are none.
 Not implemented: Subscriptions of client metrics: none is listed.
@@ -59,7 +59,8 @@ def handle(
 def _resources(services: Services) -> Iterator[tuple[ConfigResourceType, str]]:
     for topic in services.topics:
         yield ConfigResourceType.TOPIC, topic.name
-    yield ConfigResourceType.BROKER, str(services.settings.config.broker_id)
-    yield ConfigResourceType.BROKER_LOGGER, str(services.settings.config.broker_id)
+    for kind in (ConfigResourceType.BROKER, ConfigResourceType.BROKER_LOGGER):
+        for broker_id in sorted(services.membership.live):
+            yield kind, str(broker_id)
     for group in services.group_settings:
         yield ConfigResourceType.GROUP, group

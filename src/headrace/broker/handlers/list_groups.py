@@ -1,7 +1,8 @@
 """ListGroups (API key 16), versions 0-5.
 
 Behaviour: The response lists all groups of this broker, including groups that only have committed offsets or a
-configuration. While a partition of the group coordinator is being loaded the error is COORDINATOR_LOAD_IN_PROGRESS.
+configuration. While a partition of the group coordinator is being loaded the error is COORDINATOR_LOAD_IN_PROGRESS, as
+in Kafka, because the list would not be complete. Clients retry.
 Versions: v3 flexible; v4 states, and a filter by state (KIP-518); v5 types, and a filter by type (KIP-848). Filters
 ignore case. The types are "classic" and "consumer".
 """

@@ -1,11 +1,11 @@
-"""ListOffsets (API key 2), versions 1-9.
+"""ListOffsets (API key 2), versions 1-11.
 
 Behaviour:
 * A timestamp from 0 on finds the first record with at least that timestamp.
 * Negative timestamps have special meanings: -1 is the high watermark or, with read_committed, the last stable offset;
   -2 is the log start offset; -3 is the record with the largest timestamp; -4 is the start of the local log, which
-  equals the log start offset; -5 is the last offset in tiered storage, which does not exist (offset -1). Other negative
-  timestamps are UNSUPPORTED_VERSION.
+  equals the log start offset; -5 is the last offset in tiered storage, and -6 the first one that has to be copied
+  there. Tiered storage does not exist: both are offset -1. Other negative timestamps are UNSUPPORTED_VERSION.
 * In a batch with more than 131,072 records, or with more than 8 MiB after decompression, the lookup returns the first
   offset of the batch.
 * If no record is found, offset and timestamp are -1 without an error. Offsets at or above the high watermark are never
@@ -18,7 +18,7 @@ Behaviour:
   COORDINATOR_LOAD_IN_PROGRESS.
 Not implemented: Tiered storage.
 Versions: v2 isolation level; v4 leader epochs; v5 OFFSET_NOT_AVAILABLE; v6 flexible; v7 largest timestamp
-(KIP-734); v8 -4 (KIP-405); v9 -5 (KIP-1005).
+(KIP-734); v8 -4 (KIP-405); v9 -5 (KIP-1005); v10 a timeout for reads of tiered storage (KIP-1075); v11 -6 (KIP-1023).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from headrace.protocol.versions import VersionRange
 from headrace.security.acls import Operation, ResourceType
 
 API_KEY: Final = ApiKey.LIST_OFFSETS
-VERSIONS: Final = VersionRange(1, 9)
+VERSIONS: Final = VersionRange(1, 11)
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -54,7 +54,9 @@ OFFSET_NOT_AVAILABLE_VERSION: Final = 5
 EARLIEST_LOCAL: Final = -4
 EARLIEST_LOCAL_VERSION: Final = 8
 LATEST_TIERED: Final = -5
-LATEST_TIERED_VERSION: Final = 9
+EARLIEST_PENDING_UPLOAD: Final = -6
+_TIERED: Final = {LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+"""The timestamps that stand for offsets in tiered storage, and the first version that has each."""
 _PARTITION_COST: Final = 8 << 10
 """The cost of a partition without its batches: some thirty microseconds."""
 
@@ -148,7 +150,7 @@ def _find(
     log = partition.log
     if timestamp == MAX_TIMESTAMP and version >= MAX_TIMESTAMP_VERSION:
         found = yield from lookup_newest(log.segments, log.log_start_offset)
-    elif timestamp == LATEST_TIERED and version >= LATEST_TIERED_VERSION:
+    elif timestamp in _TIERED and version >= _TIERED[timestamp]:
         found = None
     elif timestamp >= 0:
         found = yield from lookup_timestamp(log.segments, timestamp, log.log_start_offset)

@@ -2,7 +2,8 @@
 
 Behaviour: A consumer uses this request to detect that the log was truncated (KIP-320). The response has the largest
 leader epoch up to the requested epoch, and the offset after the last record of that epoch. For consumers the end of the
-current epoch is the high watermark. An epoch newer than the broker's epoch gets -1 for both.
+current epoch is the high watermark, for followers the log end offset. An epoch newer than the broker's epoch gets -1
+for both.
 Versions: v3 replica id; v4 flexible.
 """
 
@@ -35,17 +36,21 @@ def handle(
     request: OffsetForLeaderEpochRequest,
 ) -> Work[OffsetForLeaderEpochResponse]:
     """Find the end of an epoch in every partition."""
-    is_replica = services.permissions.allows(
+    may_replicate = services.permissions.allows(
         context, Operation.CLUSTER_ACTION, ResourceType.CLUSTER, quietly=True
     )
+    is_follower = may_replicate and request.replica_id >= 0
     topics = []
     for topic in request.topics:
-        visible = is_replica or services.permissions.allows(
+        visible = may_replicate or services.permissions.allows(
             context, Operation.DESCRIBE, ResourceType.TOPIC, topic.topic
         )
         partitions = []
         for wanted in topic.partitions:
-            found = _partition(services, topic.topic, wanted) if visible else _refused(wanted)
+            if visible:
+                found = _partition(services, topic.topic, wanted, is_follower=is_follower)
+            else:
+                found = _refused(wanted)
             partitions.append(found)
             yield ENTRY_COST
         yield ENTRY_COST
@@ -59,7 +64,9 @@ def _refused(wanted: OffsetForLeaderPartition) -> EpochEndOffset:
     )
 
 
-def _partition(services: Services, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
+def _partition(
+    services: Services, topic: str, wanted: OffsetForLeaderPartition, *, is_follower: bool
+) -> EpochEndOffset:
     try:
         partition = services.partitions.require(topic, wanted.partition)
         partition.check_leader_epoch(wanted.current_leader_epoch)
@@ -69,5 +76,5 @@ def _partition(services: Services, topic: str, wanted: OffsetForLeaderPartition)
     return EpochEndOffset(
         partition=wanted.partition,
         leader_epoch=epoch,
-        end_offset=min(end_offset, partition.high_watermark),
+        end_offset=end_offset if is_follower else min(end_offset, partition.high_watermark),
     )

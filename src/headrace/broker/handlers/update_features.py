@@ -10,10 +10,9 @@ Versions: v1 upgrade type, validate_only; v2 no results by feature.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from headrace.broker.config_alteration import change_settings, check_settings
 from headrace.broker.context import RequestContext
 from headrace.broker.handlers.api_versions import FEATURES, finalized_features
 from headrace.broker.services import Services
@@ -37,6 +36,8 @@ LAST_VERSION_WITH_RESULTS: Final = 1
 _UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE = 1, 2, 3
 TRANSACTION_VERSION: Final = "transaction.version"
 TRANSACTION_SETTING: Final = "headrace.transaction.version"
+_Update = tuple[FeatureUpdateKey, int]
+"""An update, and its upgrade type."""
 
 
 def handle(
@@ -44,7 +45,7 @@ def handle(
 ) -> Work[UpdateFeaturesResponse]:
     """Update all features of the request, or none."""
     version = context.header.api_version
-    levels: dict[str, int] = {}
+    updates: list[_Update] = []
     try:
         services.permissions.authorize(context, Operation.ALTER, ResourceType.CLUSTER)
         for update in request.feature_updates:
@@ -52,18 +53,18 @@ def handle(
             if version < TYPES_VERSION:
                 kind = _SAFE_DOWNGRADE if update.allow_downgrade else _UPGRADE
             _check(services, update, kind)
-            levels[update.feature] = update.max_version_level
+            updates.append((update, kind))
             yield ENTRY_COST // 4
-        yield from _change(services, levels, validate_only=request.validate_only)
+        yield from _change(services, updates, validate_only=request.validate_only)
     except ApiError as error:
         return UpdateFeaturesResponse(error_code=error.code, error_message=error.message)
     return UpdateFeaturesResponse(
-        results=list(_results(levels)) if version <= LAST_VERSION_WITH_RESULTS else []
+        results=list(_results(updates)) if version <= LAST_VERSION_WITH_RESULTS else []
     )
 
 
-def _results(levels: dict[str, int]) -> Iterator[UpdatableFeatureResult]:
-    for name in levels:
+def _results(updates: Sequence[_Update]) -> Iterator[UpdatableFeatureResult]:
+    for name in dict.fromkeys(update.feature for update, _ in updates):
         yield UpdatableFeatureResult(feature=name)
 
 
@@ -84,19 +85,26 @@ def _check(services: Services, update: FeatureUpdateKey, kind: int) -> None:
     raise ApiError(ErrorCode.INVALID_UPDATE_VERSION, problem)
 
 
-def _change(services: Services, levels: dict[str, int], *, validate_only: bool) -> Work[None]:
-    level = levels.get(TRANSACTION_VERSION)
+def _change(services: Services, updates: Sequence[_Update], *, validate_only: bool) -> Work[None]:
+    level = {update.feature: update.max_version_level for update, _ in updates}.get(
+        TRANSACTION_VERSION
+    )
     if level is None or level == finalized_features(services)[TRANSACTION_VERSION]:
         return
-    layers = services.settings.layers
-    if TRANSACTION_SETTING in layers.broker:
+    if TRANSACTION_SETTING in services.settings.layers.broker:
         raise ApiError(
             ErrorCode.INVALID_UPDATE_VERSION,
             f"the setting {TRANSACTION_SETTING} of this broker has precedence: delete it first",
         )
-    settings = {**layers.cluster, TRANSACTION_SETTING: str(level)}
+
+    def merge(present: Mapping[str, str]) -> Mapping[str, str]:
+        for update, kind in updates:  # another request may have changed the level
+            _check(services, update, kind)
+        return {**present, TRANSACTION_SETTING: str(level)}
+
+    settings = services.settings
     if validate_only:
-        check_settings(services, settings, all_brokers=True)
+        settings.check_change(merge(settings.stored(all_brokers=True)), all_brokers=True)
     else:
-        yield from change_settings(services, settings, all_brokers=True)
+        yield from settings.change(merge, all_brokers=True)
         yield CREATION_COST

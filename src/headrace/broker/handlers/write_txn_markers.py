@@ -3,9 +3,10 @@
 Behaviour: The request ends transactions in partitions, whether or not a transaction is open there. The response is sent
 when the markers are durable. Brokers send this request, and administrators who abort a hanging transaction. A
 coordinator writes the markers in partitions of its own broker without it. A marker with an older epoch of the producer
-is INVALID_PRODUCER_EPOCH. A marker with an older epoch of the coordinator is TRANSACTION_COORDINATOR_FENCED. Only
-brokers end transactions in `__consumer_offsets`. For other clients partitions of internal topics are
-INVALID_TOPIC_EXCEPTION.
+is INVALID_PRODUCER_EPOCH, and so is a marker of an earlier transaction, which a tagged field of the request shows. A
+marker with an older epoch of the coordinator is TRANSACTION_COORDINATOR_FENCED. With too few replicas in sync the error
+is NOT_ENOUGH_REPLICAS. Only brokers end transactions in `__consumer_offsets`. For other clients partitions of internal
+topics are INVALID_TOPIC_EXCEPTION.
 Versions: v1 flexible; v2 transaction version (KIP-1228).
 """
 
@@ -21,6 +22,7 @@ from headrace.broker.topic_names import OFFSETS_TOPIC
 from headrace.broker.waiting.purgatory import Purgatory
 from headrace.broker.waiting.steps import ENTRY_COST, Work
 from headrace.core.log import Marker
+from headrace.core.replica.progress import ALL_IN_SYNC
 from headrace.deferred import Deferred
 from headrace.errors import ApiError, ErrorCode, InvalidTopicError
 from headrace.protocol.api_keys import ApiKey
@@ -45,9 +47,8 @@ def handle(
 ) -> Work[Deferred[WriteTxnMarkersResponse]]:
     """Append every marker to every partition it names, and wait until all are durable."""
     allowed = services.permissions.allows(context, Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
-    writing = _Writing(
-        services, context.now_ms, allowed=allowed, is_broker=context.session.is_broker
-    )
+    is_broker = allowed and services.permissions.is_broker(context)
+    writing = _Writing(services, context.now_ms, allowed=allowed, is_broker=is_broker)
     response = WriteTxnMarkersResponse()
     for one in request.markers:
         result = yield from writing.write(one)
@@ -100,20 +101,24 @@ class _Writing:
                 WritableTxnMarkerTopicResult(name=topic.name, partitions=partitions)
             )
             for index in topic.partition_indexes:
-                partitions.append(self._append(topic.name, index, marker))
+                started = wanted.headrace_start_ms
+                partitions.append(self._append(topic.name, index, marker, started))
                 yield 3 * ENTRY_COST
             yield ENTRY_COST
         yield ENTRY_COST
         return result
 
-    def _append(self, name: str, index: int, marker: Marker) -> WritableTxnMarkerPartitionResult:
+    def _append(
+        self, name: str, index: int, marker: Marker, start_ms: int
+    ) -> WritableTxnMarkerPartitionResult:
         result = WritableTxnMarkerPartitionResult(partition_index=index)
         try:
             partition = self._find(name, index, marker)
             if self._is_broker:
                 self._waits += 1
-                self._append_of_broker(TopicPartition(name, index), marker, result)
+                self._append_of_broker(TopicPartition(name, index), marker, start_ms, result)
                 return result
+            partition.require_in_sync(ALL_IN_SYNC)
             info = self._services.replicas.append_marker(partition, marker, self._now_ms)
         except ApiError as error:
             result.error_code = error.code
@@ -132,12 +137,17 @@ class _Writing:
         return partition
 
     def _append_of_broker(
-        self, partition: TopicPartition, marker: Marker, result: WritableTxnMarkerPartitionResult
+        self,
+        partition: TopicPartition,
+        marker: Marker,
+        start_ms: int,
+        result: WritableTxnMarkerPartitionResult,
     ) -> None:
         """Append the marker of a coordinator on another broker."""
-        written = partial(self._durable, result)
+        transactions, written = self._services.transactions, partial(self._durable, result)
         try:
-            self._services.transactions.markers.append(partition, marker, written, self._now_ms)
+            transactions.remote.check_start(partition, marker, start_ms)
+            transactions.markers.append(partition, marker, written, self._now_ms)
         except ApiError as error:
             written(error.code)
 

@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import ipaddress
 import math
-from collections.abc import Iterator, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache, partial
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
-from headrace.broker.metadata.metadata_writer import MetadataWriter
+from headrace.broker.metadata.commit_lane import Change
+from headrace.broker.metadata.metadata_writer import MetadataWriter, replacement
 from headrace.broker.waiting.steps import Work
 from headrace.core.cluster.image import Changes
 from headrace.core.cluster.records import (
@@ -32,7 +33,7 @@ from headrace.core.cluster.records import (
     encode,
 )
 from headrace.errors import ApiError, ErrorCode, InvalidRequestError, StorageError
-from headrace.ports import Delete, Journal, MetadataEntry, Put
+from headrace.ports import Journal, MetadataEntry
 
 USER: Final = "user"
 CLIENT_ID: Final = "client-id"
@@ -218,22 +219,36 @@ class ClientQuotas:
         """Return the quotas of one entity."""
         return self._entities.get(entity, {})
 
-    def change(self, entity: Entity, quotas: Mapping[str, float]) -> Work[None]:
-        """Replace the quotas of an entity. An empty mapping removes them. It is in force when the work is done.
+    def change(
+        self, entity: Entity, merge: Callable[[Mapping[str, float]], Mapping[str, float]]
+    ) -> Work[None]:
+        """Change the quotas of an entity. The change is in force when the work is done.
+
+        Args:
+            entity: The entity.
+            merge: Returns the new quotas for the stored ones; an empty mapping removes all. It is called again if
+                another request was faster.
 
         Raises:
             ApiError: There are too many entities, or the quotas could not be stored.
         """
-        if quotas == self.get(entity):
-            return
-        if quotas and entity not in self._entities and len(self._entities) >= ENTITIES_LIMIT:
+        yield from self._metadata.merging(partial(self._changed, entity, merge))
+
+    def _changed(
+        self, entity: Entity, merge: Callable[[Mapping[str, float]], Mapping[str, float]]
+    ) -> Change | None:
+        key = _key(entity)
+        entry = self._metadata.image.get(key)
+        present = {} if entry is None else _read(entry).values
+        quotas = merge(present)
+        if quotas == present:
+            return None
+        if quotas and entry is None and len(self._entities) >= ENTITIES_LIMIT:
             raise ApiError(
                 ErrorCode.POLICY_VIOLATION, f"{ENTITIES_LIMIT} entities have quotas already"
             )
-        key = _key(entity)
         record = ClientQuotaRecord(dict(entity.parts), dict(quotas))
-        operation = Put(key, encode(record)) if quotas else Delete(key)
-        yield from self._metadata.committing([], [operation])
+        return replacement(key, entry, encode(record) if quotas else None)
 
     def connection_rate(self, address: str) -> float | None:
         """Return how many connections an address may open in a second; None without a quota."""

@@ -15,6 +15,8 @@ The life of a session:
 A session belongs to the principal that began it. For other principals the session does not exist: they can neither
 continue nor end it, and learn no names from it. (Apache Kafka relies on the id, which is random.)
 
+A reader names topics by id or by name (Fetch before version 13), and does not change that within a session.
+
 Partitions that gave records move to the end of the session's order, so that no partition starves when responses are
 full. The number of sessions is bounded, and the number of partitions in all sessions. At a bound, the broker
 chooses the session to remove as Kafka does.
@@ -52,7 +54,8 @@ PARTITIONS_LIMIT: Final = 200_000
 """The greatest number of partitions in all sessions: some 100 MB, and the names of their topics."""
 _NO_HIGH_WATERMARK: Final = -1
 
-Key = tuple[str, int]
+Key = tuple[str | bytes, int]
+"""A partition: the name or the id of its topic, as the request has it, and its number."""
 
 
 def next_epoch(epoch: int) -> int:
@@ -60,7 +63,13 @@ def next_epoch(epoch: int) -> int:
     return epoch + 1 if epoch < LAST_EPOCH else 1
 
 
-def each_once(topics: list[FetchTopic]) -> list[FetchTopic]:
+def replica_of(request: FetchRequest) -> int:
+    """Return the broker id of the follower that sends a fetch; negative for a consumer."""
+    state = request.replica_state
+    return request.replica_id if state is None else state.replica_id
+
+
+def each_once(topics: list[FetchTopic], *, uses_topic_ids: bool) -> list[FetchTopic]:
     """Return the partitions of a full fetch, each once: with the values of its last mention, in the order of the first.
 
     As in Kafka, consecutive partitions of one topic are one entry, and a topic without partitions has no entry.
@@ -68,20 +77,34 @@ def each_once(topics: list[FetchTopic]) -> list[FetchTopic]:
     if len(topics) == 1 and len(topics[0].partitions) == 1:  # the usual case
         return topics
     wanted: dict[Key, FetchPartition] = {}
+    names: set[str | bytes] = set()
     count = 0
     for topic in topics:
         count += len(topic.partitions)
+        name = topic.topic_id if uses_topic_ids else topic.topic
         for partition in topic.partitions:
-            wanted[topic.topic, partition.partition] = partition
-    are_distinct = len({topic.topic for topic in topics if topic.partitions}) == len(topics)
-    if are_distinct and count == len(wanted):
+            wanted[name, partition.partition] = partition
+            names.add(name)
+    if len(names) == len(topics) and count == len(wanted):
         return topics
     once: list[FetchTopic] = []
+    last: str | bytes | None = None
     for (name, _), partition in wanted.items():
-        if not once or once[-1].topic != name:
-            once.append(FetchTopic(topic=name))
+        if name != last:
+            last = name
+            once.append(_topic(name, ""))
         once[-1].partitions.append(partition)
     return once
+
+
+def _topic(key: str | bytes, name: str) -> FetchTopic:
+    """Return an entry without partitions.
+
+    Args:
+        key: The name or the id of the topic, as the request has it.
+        name: The name of a topic that the request names by id; "" if it is unknown.
+    """
+    return FetchTopic(topic=key) if isinstance(key, str) else FetchTopic(topic_id=key, topic=name)
 
 
 class Fetch(Protocol):
@@ -101,9 +124,11 @@ class Fetch(Protocol):
 class _Cached:
     """A partition of a session: how to read it, and the state that was reported to the reader."""
 
-    __slots__ = ("high_watermark", "log_start_offset", "wanted")
+    __slots__ = ("high_watermark", "log_start_offset", "topic_name", "wanted")
 
-    def __init__(self, wanted: FetchPartition) -> None:
+    def __init__(self, topic_name: str, wanted: FetchPartition) -> None:
+        self.topic_name = topic_name
+        """The name that the topic had when it was last read; "" if no topic had the id then."""
         self.wanted = wanted
         self.high_watermark = _NO_HIGH_WATERMARK
         self.log_start_offset = -1
@@ -120,8 +145,10 @@ class _Cached:
     def tell(self, data: PartitionData) -> bool:
         """Store the state that is reported to the reader. Return whether it differs from the last report."""
         failed = data.error_code != ErrorCode.NONE
-        # After an error the partition is reported again as soon as it is read without error.
-        high_watermark = _NO_HIGH_WATERMARK if failed else data.high_watermark
+        # After an error the partition is reported again as soon as it is read without error. A reader whose log has
+        # diverged truncates it, and does not take the high watermark.
+        is_taken = not failed and data.diverging_epoch is None
+        high_watermark = data.high_watermark if is_taken else _NO_HIGH_WATERMARK
         news = (
             failed
             or bool(data.records)
@@ -147,10 +174,21 @@ class FetchSession:
         "owner",
         "privileged",
         "session_id",
+        "uses_topic_ids",
     )
 
-    def __init__(self, session_id: int, owner: Principal, *, privileged: bool, now_ms: int) -> None:
+    def __init__(
+        self,
+        session_id: int,
+        owner: Principal,
+        *,
+        privileged: bool,
+        now_ms: int,
+        uses_topic_ids: bool,
+    ) -> None:
         self.session_id = session_id
+        self.uses_topic_ids = uses_topic_ids
+        """Whether the reader names topics by id."""
         self.owner = owner
         """The principal that began the session."""
         self.privileged = privileged
@@ -169,45 +207,58 @@ class FetchSession:
 
     @property
     def topics(self) -> Sequence[FetchTopic]:
-        """The partitions in the order of the session; consecutive partitions of one topic are one entry."""
+        """The partitions in the order of the session; consecutive partitions of one topic are one entry.
+
+        If the reader names topics by id, an entry also has the name that the topic had when it was last read.
+        """
         if self._topics is None:
             topics: list[FetchTopic] = []
+            last: str | bytes | None = None
             for (name, _), cached in self._partitions.items():
-                if not topics or topics[-1].topic != name:
-                    topics.append(FetchTopic(topic=name))
+                if name != last:
+                    last = name
+                    topics.append(_topic(name, cached.topic_name))
                 topics[-1].partitions.append(cached.wanted)
             self._topics = topics
         return self._topics
 
     def update(self, wanted: Iterable[FetchTopic], forgotten: Iterable[ForgottenTopic]) -> None:
         """Add partitions, change the offsets of others, and remove the forgotten ones."""
+        by_id = self.uses_topic_ids
         for topic in wanted:
+            name = topic.topic_id if by_id else topic.topic
             for partition in topic.partitions:
-                cached = self._partitions.get((topic.topic, partition.partition))
+                cached = self._partitions.get((name, partition.partition))
                 if cached is not None:
                     cached.follow(partition)
                 else:
-                    self._partitions[topic.topic, partition.partition] = _Cached(partition)
+                    self._partitions[name, partition.partition] = _Cached(topic.topic, partition)
                     self._topics = None
         for gone in forgotten:
+            name = gone.topic_id if by_id else gone.topic
             for index in gone.partitions:
-                if self._partitions.pop((gone.topic, index), None) is not None:
+                if self._partitions.pop((name, index), None) is not None:
                     self._topics = None
 
     def news(self, response: FetchResponse) -> list[FetchableTopicResponse]:
         """Return the partitions of a response whose state the reader does not know yet, and store that state."""
         told = []
         for topic in response.responses:
-            partitions = [data for data in topic.partitions if self._tell(topic.topic, data)]
+            partitions = [data for data in topic.partitions if self._tell(topic, data)]
             if partitions:
-                told.append(FetchableTopicResponse(topic=topic.topic, partitions=partitions))
+                told.append(
+                    FetchableTopicResponse(
+                        topic=topic.topic, topic_id=topic.topic_id, partitions=partitions
+                    )
+                )
         return told
 
-    def _tell(self, topic: str, data: PartitionData) -> bool:
-        key = (topic, data.partition_index)
+    def _tell(self, topic: FetchableTopicResponse, data: PartitionData) -> bool:
+        key = (topic.topic_id if self.uses_topic_ids else topic.topic, data.partition_index)
         cached = self._partitions.get(key)
         if cached is None:
             return True
+        cached.topic_name = topic.topic
         if data.records and len(self._partitions) > 1:
             del self._partitions[key]
             self._partitions[key] = cached
@@ -236,16 +287,25 @@ class FetchSessions:
         """The number of partitions in all sessions."""
         return self._partitions_count
 
-    def begin(self, request: FetchRequest, now_ms: int, reader: Principal = ANONYMOUS) -> Fetch:
+    def begin(
+        self,
+        request: FetchRequest,
+        now_ms: int,
+        reader: Principal = ANONYMOUS,
+        *,
+        uses_topic_ids: bool = False,
+    ) -> Fetch:
         """Find a fetch's session.
 
         Args:
             request: The fetch.
             now_ms: The time.
             reader: The authenticated principal of the fetch.
+            uses_topic_ids: Whether the request names topics by id.
 
         Raises:
-            ApiError: FETCH_SESSION_ID_NOT_FOUND or INVALID_FETCH_SESSION_EPOCH, for the request as a whole.
+            ApiError: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or FETCH_SESSION_TOPIC_ID_ERROR, for the
+                request as a whole.
         """
         self._latest_ms = max(self._latest_ms, now_ms)
         if request.session_epoch in FULL_FETCH_EPOCHS:
@@ -254,15 +314,17 @@ class FetchSessions:
                 and self._find(request.session_id, reader) is not None
             ):
                 self.remove(request.session_id)
-            request.topics = each_once(request.topics)
+            request.topics = each_once(request.topics, uses_topic_ids=uses_topic_ids)
             if request.session_epoch == FINAL_EPOCH or not self._slots:
                 return WithoutSession(request.topics)
-            return FullFetch(self, request, reader)
+            return FullFetch(self, request, reader, uses_topic_ids=uses_topic_ids)
         session = self._find(request.session_id, reader)
         if session is None:
             raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if session.epoch != request.session_epoch:
             raise ApiError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        if session.uses_topic_ids != uses_topic_ids:
+            raise ApiError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         if _has_long_names(request):
             self.remove(session.session_id)
             raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
@@ -282,16 +344,29 @@ class FetchSessions:
         session = self._sessions.get(session_id)
         return None if session is None or session.owner != reader else session
 
-    def create(self, request: FetchRequest, response: FetchResponse, reader: Principal) -> int:
+    def create(
+        self,
+        request: FetchRequest,
+        response: FetchResponse,
+        reader: Principal,
+        *,
+        uses_topic_ids: bool,
+    ) -> int:
         """Store the partitions of a full fetch and its response. Return the new session id, 0 if there is no space."""
         size = sum(len(topic.partitions) for topic in request.topics)
-        privileged = request.replica_id >= 0
+        privileged = replica_of(request) >= 0
         if not size or size + self._partitions_count > PARTITIONS_LIMIT or _has_long_names(request):
             return NO_SESSION
         if len(self._sessions) >= self._slots and not self._evict(size, privileged=privileged):
             return NO_SESSION
         session_id = self._new_id()
-        session = FetchSession(session_id, reader, privileged=privileged, now_ms=self._latest_ms)
+        session = FetchSession(
+            session_id,
+            reader,
+            privileged=privileged,
+            now_ms=self._latest_ms,
+            uses_topic_ids=uses_topic_ids,
+        )
         session.update(request.topics, ())
         session.news(response)
         self._sessions[session_id] = session
@@ -361,9 +436,17 @@ class WithoutSession:
 class FullFetch:
     """A full fetch that asks for a session."""
 
-    __slots__ = ("_reader", "_request", "_sessions", "topics")
+    __slots__ = ("_reader", "_request", "_sessions", "_uses_topic_ids", "topics")
 
-    def __init__(self, sessions: FetchSessions, request: FetchRequest, reader: Principal) -> None:
+    def __init__(
+        self,
+        sessions: FetchSessions,
+        request: FetchRequest,
+        reader: Principal,
+        *,
+        uses_topic_ids: bool,
+    ) -> None:
+        self._uses_topic_ids = uses_topic_ids
         self._sessions = sessions
         self._request = request
         self._reader = reader
@@ -371,7 +454,9 @@ class FullFetch:
 
     def finish(self, response: FetchResponse) -> FetchResponse:
         """Return the whole response, with the id of a session if there is space for one."""
-        response.session_id = self._sessions.create(self._request, response, self._reader)
+        response.session_id = self._sessions.create(
+            self._request, response, self._reader, uses_topic_ids=self._uses_topic_ids
+        )
         return response
 
     def put_off(self) -> FetchResponse:
@@ -394,6 +479,7 @@ class IncrementalFetch:
         answer = self.put_off()
         if answer.error_code == ErrorCode.NONE:
             answer.responses = self._session.news(response)
+            answer.node_endpoints = response.node_endpoints
         return answer
 
     def put_off(self) -> FetchResponse:

@@ -32,8 +32,18 @@ class DelayedOperation(Protocol):
     def __hash__(self) -> int:
         """Operations are equal only if they are the same object."""
 
-    def expire(self) -> None:
+    def expire(self) -> object:
         """Complete because the deadline has passed."""
+
+
+class Alarm:
+    """A function to call at a time: an operation that nothing completes earlier."""
+
+    __slots__ = ("expire",)
+
+    def __init__(self, expire: Callable[[], object]) -> None:
+        self.expire = expire
+        """Called when the time has come."""
 
 
 class Purgatory:

@@ -21,6 +21,7 @@ from headrace.broker.session import LOCAL, Session
 from headrace.broker.waiting.purgatory import Purgatory
 from headrace.core.coordinator.runtime import Reply
 from headrace.deferred import Deferred
+from headrace.ports import Journal
 
 STEP_COST: Final = 4 << 20
 """The cost after which a step ends: some 15 milliseconds, and the last piece of work."""
@@ -217,8 +218,22 @@ class Steps:
             self._purgatory.deliver_later(lambda: waiting.answer.resolve(outcome))
 
 
+def logged(work: Work[None], what: str, journal: Journal) -> Work[None]:
+    """Do work for which no request waits. An exception is logged.
+
+    Args:
+        work: The work.
+        what: What the work does, for the log.
+        journal: Receives the log event.
+    """
+    try:
+        yield from work
+    except Exception as error:  # noqa: BLE001 - a fault of one work must not end the broker
+        journal.error("work_failed", work=what, error=repr(error))
+
+
 def finished(work: Work[T]) -> T:
-    """Do all steps of some work at once. Every deferred that the work yields must be resolved already."""
+    """Do all steps of some work at once. The work must not wait: it may yield deferreds that are resolved already."""
     value: Any = None
     while True:
         try:

@@ -242,7 +242,7 @@ def commit(group: str, topic: str, offset: int, **membership: Any) -> OffsetComm
 
 def test_changes_of_offsets_and_groups_are_audited(harness: BrokerHarness) -> None:
     create(harness, "orders")
-    harness.broker.services.offsets_topic.ensure()
+    harness.create_offsets_topic()
     harness.journal.lines.clear()
     send(harness, commit("readers", "orders", 17))
     send(harness, commit("readers", "nowhere", 1))
@@ -265,7 +265,7 @@ def test_changes_of_offsets_and_groups_are_audited(harness: BrokerHarness) -> No
 
 
 def test_the_stop_of_a_member_is_audited(harness: BrokerHarness) -> None:
-    harness.broker.services.offsets_topic.ensure()
+    harness.create_offsets_topic()
     times = {"session_timeout_ms": 10_000, "rebalance_timeout_ms": 10_000}
     joined = send(harness, requests.join("readers", "", "static", topics=["orders"], **times))
     harness.journal.lines.clear()

@@ -112,7 +112,7 @@ def ask(case: Case, rights: tuple[Right, ...] | None) -> tuple[Any, Recorder]:
         transaction_state_log_num_partitions=1,
         durability="os",
     )
-    harness.broker.services.offsets_topic.ensure()
+    harness.create_offsets_topic()
     request = case.request("x")
     if case.topic:
         topic_id = bytes(harness.create_topic("x").topic_id)

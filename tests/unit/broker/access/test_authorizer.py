@@ -108,7 +108,7 @@ def test_acl_requests_without_an_authorizer_are_refused():
 
 
 def test_stopping_a_member_needs_the_right_to_read_its_group(harness: BrokerHarness):
-    harness.broker.services.offsets_topic.ensure()
+    harness.create_offsets_topic()
     stop = HeadraceStop(member_id="m", timeout_ms=0)
     request = LeaveGroupRequest(group_id="g", headrace_stop=stop)
     refused = harness.call(request, session=as_user("alice"))

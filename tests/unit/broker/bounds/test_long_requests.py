@@ -66,7 +66,7 @@ MANY = 3_500
 @pytest.fixture(scope="module")
 def broad() -> BrokerHarness:
     harness = BrokerHarness(max_partitions=20_000, offsets_topic_num_partitions=1)
-    harness.broker.services.offsets_topic.ensure()
+    harness.create_offsets_topic()
     harness.create_topic("t", partitions=MANY)
     return harness
 
@@ -230,18 +230,17 @@ def nothing() -> Work[None]:
 
 def test_offsets_of_a_deleted_topic_are_deleted_but_not_those_of_its_successor():
     harness = BrokerHarness(max_partitions=20_000, offsets_topic_num_partitions=1)
-    harness.broker.services.offsets_topic.ensure()
+    harness.create_offsets_topic()
     harness.create_topic("t", partitions=MANY)
     for group in "abc":
         request = commit(MANY)
         request.group_id = group
         answered(harness, request, 9)
     groups = harness.broker.services.groups
-    topic = harness.broker.services.topics.require("t")
     services = harness.broker.services
     deletion = services.topics.on_deleted("t")
     services.topics.on_deleted = lambda _: nothing()
-    services.topic_admin.delete(topic)
+    harness.delete_topic("t")
     next(deletion)
     counts = [groups.offsets_count(group) for group in "abc"]
     assert counts == [0, MANY, MANY]

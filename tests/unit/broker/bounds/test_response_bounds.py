@@ -39,7 +39,7 @@ AGAIN = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 def with_topic(partitions: int, **options: Any) -> BrokerHarness:
     harness = BrokerHarness(offsets_topic_num_partitions=2, **options)
-    harness.broker.services.offsets_topic.ensure()
+    harness.create_offsets_topic()
     harness.create_topic("t", partitions=partitions)
     return harness
 

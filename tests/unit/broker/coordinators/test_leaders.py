@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from headrace.broker.coordinators.leaders import NO_LEADER, coordinator_of, leader_of
 from headrace.broker.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from headrace.core.cluster.membership import LiveBroker, Membership
 from headrace.core.cluster.partition_states import state_key
 from headrace.core.cluster.records import PartitionState, encode
 from headrace.core.coordinator.partitioning import partition_for_key
@@ -38,6 +39,24 @@ def test_the_own_broker_coordinates_the_keys_whose_partitions_it_leads():
         assert coordinator_of(topics, OFFSETS_TOPIC, each.key) == (2 if other else 1)
     request = FindCoordinatorRequest(key_type=1, coordinator_keys=keys)
     assert {each.node_id for each in harness.call(request).coordinators} == {1}
+
+
+def test_every_broker_names_the_address_of_a_coordinator_on_another_broker():
+    harness = BrokerHarness(offsets_topic_num_partitions=1)
+    request = FindCoordinatorRequest(key_type=0, coordinator_keys=["g"])
+    harness.call(request)
+    led_by(harness, OFFSETS_TOPIC, 0, broker_id=2)
+    membership = Membership()
+    membership.live = {
+        1: LiveBroker(1, 1),
+        2: LiveBroker(2, 1, endpoints={"PLAINTEXT": ("broker-2", 9002)}),
+    }
+    harness.replace_services(membership=membership)
+    (found,) = harness.call(request).coordinators
+    assert (found.error_code, found.node_id, found.host, found.port) == (0, 2, "broker-2", 9002)
+    membership.live = {1: LiveBroker(1, 1)}
+    (found,) = harness.call(request).coordinators
+    assert (found.error_code, found.node_id) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
 
 
 def test_a_partition_that_does_not_exist_has_no_leader():

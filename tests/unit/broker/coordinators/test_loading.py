@@ -10,8 +10,11 @@ import pytest
 from headrace.broker.coordinators import loading
 from headrace.broker.waiting import steps
 from headrace.broker.waiting.steps import STEP_COST
+from headrace.core.coordinator.runtime import ShardState
 from headrace.core.coordinator.state.records import CommittedOffset, OffsetCommit, encode_records
+from headrace.core.coordinator.state.shard import GroupShard
 from headrace.errors import ErrorCode
+from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from headrace.protocol.messages.describe_groups import DescribeGroupsRequest
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
@@ -171,6 +174,20 @@ def test_lists_of_groups_are_refused_until_all_partitions_are_loaded(tmp_path):
     assert [group.group_id for group in listed.groups] == ["g0", "g1", "g2"]
 
 
+@pytest.mark.usefixtures("nothing_at_start")
+def test_transactions_do_not_wait_for_the_load_of_groups(tmp_path):
+    harness = with_commits(tmp_path)
+    for _ in range(3):
+        harness.step()
+    request = InitProducerIdRequest(
+        transactional_id="id", transaction_timeout_ms=1_000, producer_id=-1, producer_epoch=-1
+    )
+    pending = harness.send(request)
+    harness.sync()
+    assert pending.response.error_code == 0
+    assert fetch_offsets(harness).error_code == WAITING
+
+
 # --- roles ---
 
 
@@ -248,3 +265,43 @@ def test_a_partition_that_cannot_be_read_leaves_the_others_in_service(tmp_path, 
     events = harness.journal.events("error")
     assert ("group_partition_not_loaded" in events) is (error is not None)
     assert Producer(harness).epoch == 0
+
+
+@pytest.mark.usefixtures("nothing_at_start")
+def test_a_topic_that_is_created_again_during_the_load_has_no_offsets_of_the_deleted_one(tmp_path):
+    harness = with_commits(tmp_path)
+    assert fetch_offsets(harness).error_code == WAITING
+    deleted = harness.send(
+        DeleteTopicsRequest(topics=[DeleteTopicState(name="t", topic_id=bytes(16))])
+    )
+    while harness.broker.services.topics.get("t") is not None:
+        harness.broker.tick(harness.now_ms)
+    assert fetch_offsets(harness).error_code == WAITING
+    harness.create_topic("t", partitions=2)
+    while not deleted.done:
+        harness.broker.tick(harness.now_ms)
+        harness.sync()
+    assert deleted.response.responses[0].error_code == ErrorCode.NONE
+    assert fetch_offsets(harness).topics[0].partitions[0].committed_offset == -1
+
+
+@pytest.mark.usefixtures("nothing_at_start")
+def test_a_load_that_fails_is_logged_and_the_other_partitions_are_loaded(tmp_path, monkeypatch):
+    harness = with_commits(tmp_path)
+    replay, replayed = GroupShard.replay, []
+
+    def failing(shard: GroupShard, record: Any) -> None:
+        replayed.append(record)
+        if len(replayed) == 100:
+            raise KeyError("a fault of the program")
+        replay(shard, record)
+
+    monkeypatch.setattr(GroupShard, "replay", failing)
+    load(harness)
+    assert fetch_offsets(harness).error_code == ErrorCode.NOT_COORDINATOR
+    assert "group_partition_not_loaded" in harness.journal.events("error")
+    states = {
+        shard.runtime.state
+        for shard in harness.broker.services.transactions.coordinator._shards.values()
+    }
+    assert states == {ShardState.ACTIVE}

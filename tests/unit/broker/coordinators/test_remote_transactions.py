@@ -11,7 +11,7 @@ import pytest
 
 from headrace.broker.context import RequestContext
 from headrace.broker.coordinators.remote import Confirmations
-from headrace.broker.session import PEER, Session
+from headrace.broker.session import LOCAL, PEER
 from headrace.broker.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from headrace.deferred import Deferred
 from headrace.errors import ApiError, ErrorCode
@@ -25,6 +25,7 @@ from headrace.protocol.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
 )
 from headrace.storage.os_files import OsFileSystem
+from headrace.types import TopicPartition
 from tests.fixtures.broker_harness import BrokerHarness
 from tests.fixtures.transactional_producer import (
     OPTIONS,
@@ -330,8 +331,7 @@ def code_of(response: Any) -> int:
 def test_only_brokers_end_transactions_in_internal_topics(cluster: Cluster) -> None:
     request, leader = markers(OFFSETS_TOPIC), cluster.leader
     refused = ErrorCode.INVALID_TOPIC_EXCEPTION
-    for session in (Session(), Session(is_local=True)):
-        assert code_of(leader.call(request, session=session)) == refused
+    assert code_of(leader.call(request, session=LOCAL)) == refused
     assert code_of(leader.call(request, session=PEER)) == 0
     request = markers(TRANSACTIONS_TOPIC)
     assert code_of(cluster.coordinator.call(request, session=PEER)) == refused
@@ -375,3 +375,24 @@ def test_a_single_broker_sends_no_requests(tmp_path: Path, monkeypatch: pytest.M
     harness.broker.services.transactions.end(0)
     assert producers[0].send(b"b", 0) != 0
     assert sent == []
+
+
+def test_a_leader_remembers_a_bounded_number_of_begun_transactions(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote = cluster.leader.broker.services.transactions.remote
+    producer = producer_of(cluster, Producer)
+    assert producer.add(0, 1) == [0, 0]
+    assert [producer.send(b"a", 0), producer.send(b"a", 1)] == [0, 0]
+    assert set(remote.begun) == {(TopicPartition("t", each), producer.id) for each in (0, 1)}
+    assert producer.end() == 0
+    cluster.settle()
+    assert not remote.begun
+    monkeypatch.setattr("headrace.broker.coordinators.remote.BEGUN_LIMIT", 1)
+    assert producer.add(0, 1) == [0, 0]
+    assert [producer.send(b"a", 0), producer.send(b"a", 1)] == [0, 0]
+    assert set(remote.begun) == {(TopicPartition("t", 1), producer.id)}
+    remote.role_changed(TopicPartition("t", 0))
+    assert remote.begun
+    remote.role_changed(TopicPartition("t", 1))
+    assert not remote.begun

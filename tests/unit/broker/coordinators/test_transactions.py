@@ -141,7 +141,7 @@ def test_a_transaction_whose_topic_was_deleted_ends(harness: BrokerHarness) -> N
     assert producer.add(0, topic="gone") == [0]
     producer.add(0)
     producer.send(b"x", 0, "gone")
-    harness.broker.delete_topic(harness.broker.services.topics.require("gone"), harness.now_ms)
+    harness.delete_topic("gone")
     assert producer.end() == 0
     settle(harness)
     assert state(harness).transaction_state == "CompleteCommit"

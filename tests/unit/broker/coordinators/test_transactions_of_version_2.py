@@ -135,7 +135,7 @@ def test_a_transaction_that_ends_refuses_its_waiting_batch(
 def test_deleting_a_topic_refuses_its_waiting_transactional_batch(harness: BrokerHarness) -> None:
     producer = BumpingProducer(harness)
     waiting = harness.send(producer.produce_request(b"x"), 12)
-    harness.broker.delete_topic(harness.broker.services.topics.require("t"), harness.now_ms)
+    harness.delete_topic("t")
     settle(harness)
     assert code(waiting) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert producer.end() == 0
@@ -147,7 +147,7 @@ def test_a_topic_deleted_during_a_commit_leaves_no_offset(harness: BrokerHarness
     producer = BumpingProducer(harness)
     waiting = harness.send(producer.commit_request(7), producer.commit_version)
     assert not waiting.done, "the group's partition is being added"
-    harness.broker.delete_topic(harness.broker.services.topics.require("t"), harness.now_ms)
+    harness.delete_topic("t")
     settle(harness)
     [topic] = waiting.response.topics
     assert topic.partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -134,9 +134,8 @@ def test_the_topic_of_offsets_cannot_be_grown():
 
 
 def test_a_recreated_topic_does_not_get_the_partitions_of_the_deleted_one(harness):
-    topic = harness.broker.services.topics.require("t")
     grow(harness, wanted("t", 4))
-    harness.broker.services.topic_admin.delete(topic)
+    harness.delete_topic("t")
     harness.create_topic("t", partitions=1)
     assert partitions(harness) == [0]
     harness.restart()

@@ -18,7 +18,7 @@ from headrace.protocol.messages.offset_for_leader_epoch import (
 )
 from tests.fixtures.broker_harness import START_MS, BrokerHarness, batch, produce_request
 
-LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, PENDING_UPLOAD = range(-1, -7, -1)
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def ask(harness, timestamp, *, version=7, topic="t", partition=0, epoch=-1, isol
     return answer
 
 
-@pytest.mark.parametrize("version", range(1, 10))
+@pytest.mark.parametrize("version", range(1, 12))
 def test_the_ends_of_the_log_in_every_version(harness, version):
     for timestamp, offset in {LATEST: 6, EARLIEST: 0}.items():
         answer = ask(harness, timestamp, version=version)
@@ -85,8 +85,10 @@ def test_the_timestamp_of_tiered_storage_finds_no_offset(harness):
     local = ask(harness, EARLIEST_LOCAL, version=8)
     assert (local.error_code, local.offset, local.leader_epoch) == (0, 0, 0)
     assert ask(harness, LATEST_TIERED, version=8).error_code == ErrorCode.UNSUPPORTED_VERSION
-    tiered = ask(harness, LATEST_TIERED, version=9)
-    assert (tiered.error_code, tiered.offset, tiered.timestamp) == (0, -1, -1)
+    assert ask(harness, PENDING_UPLOAD, version=10).error_code == ErrorCode.UNSUPPORTED_VERSION
+    for timestamp in (LATEST_TIERED, PENDING_UPLOAD):
+        tiered = ask(harness, timestamp, version=11)
+        assert (tiered.error_code, tiered.offset, tiered.timestamp) == (0, -1, -1)
 
 
 @pytest.mark.parametrize("timestamp", [-4, -5, -6, -(2**63)])
@@ -124,12 +126,12 @@ def test_the_epoch_is_the_one_that_wrote_the_record(harness):
 # OffsetForLeaderEpoch
 
 
-def end_of(harness, epoch, *, version=4, topic="t", partition=0, current=-1):
+def end_of(harness, epoch, *, version=4, topic="t", partition=0, current=-1, replica_id=-1):
     wanted = OffsetForLeaderPartition(
         partition=partition, leader_epoch=epoch, current_leader_epoch=current
     )
     request = OffsetForLeaderEpochRequest(
-        replica_id=-1, topics=[OffsetForLeaderTopic(topic=topic, partitions=[wanted])]
+        replica_id=replica_id, topics=[OffsetForLeaderTopic(topic=topic, partitions=[wanted])]
     )
     (answer,) = harness.call(request, version).topics[0].partitions
     assert answer.partition == partition
@@ -141,6 +143,13 @@ def test_the_current_epoch_ends_at_the_high_watermark(harness, version):
     assert end_of(harness, 0, version=version) == (ErrorCode.NONE, 0, 6)
     harness.send(produce_request("t", 0, batch(b"not durable")))
     assert end_of(harness, 0, version=version) == (ErrorCode.NONE, 0, 6)
+
+
+@pytest.mark.parametrize("version", [3, 4])
+def test_for_a_follower_the_current_epoch_ends_at_the_log_end(harness, version):
+    harness.send(produce_request("t", 0, batch(b"not durable")))
+    assert end_of(harness, 0, version=version, replica_id=2) == (ErrorCode.NONE, 0, 7)
+    assert end_of(harness, 0, version=version, replica_id=-2) == (ErrorCode.NONE, 0, 6)
 
 
 def test_earlier_epochs_end_where_the_next_one_began(harness):

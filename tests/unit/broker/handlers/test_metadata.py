@@ -71,7 +71,7 @@ def test_a_deleted_topic_is_unknown_once_before_it_is_created_again():
     for _ in range(2):
         (topic,) = ask(harness, "gone").topics
         assert topic.error_code == ErrorCode.NONE
-        harness.broker.delete_topic(harness.broker.services.topics.require("gone"), harness.now_ms)
+        harness.delete_topic("gone")
         (refused,) = ask(harness, "gone", create=False).topics
         assert refused.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         (first,) = ask(harness, "gone").topics
@@ -85,7 +85,7 @@ def test_a_deleted_topic_is_unknown_once_before_it_is_created_again():
 def test_a_deleted_topic_can_be_created_again_at_once():
     harness = BrokerHarness()
     harness.create_topic("gone")
-    harness.broker.delete_topic(harness.broker.services.topics.require("gone"), harness.now_ms)
+    harness.delete_topic("gone")
     harness.create_topic("gone")
     (topic,) = ask(harness, "gone").topics
     assert topic.error_code == ErrorCode.NONE
@@ -291,3 +291,26 @@ def test_describe_cluster_refuses_endpoint_types_other_than_brokers(
     response = BrokerHarness().call(DescribeClusterRequest(endpoint_type=endpoint_type), 1)
     assert response.error_code == error
     assert response.brokers == []
+
+
+def test_the_leader_epoch_is_the_one_that_requests_are_checked_with():
+    """The log of a partition may have a later epoch than the stored state, from an earlier version of the broker."""
+    harness = BrokerHarness()
+    harness.create_topic("flights", partitions=2)
+    topic = harness.broker.services.topics.require("flights")
+    (first, _) = harness.broker.services.partitions.of(topic)
+    assert first is not None
+    first.leader_epoch = 7
+    (shown,) = ask(harness, "flights").topics
+    assert [each.leader_epoch for each in shown.partitions] == [7, 0]
+
+
+def test_a_topic_that_cannot_be_created_is_not_counted_as_a_creation():
+    harness = BrokerHarness()
+    harness.create_topic("a.b")
+    admin = harness.broker.services.topic_admin
+    before = admin.creations
+    wanted = [MetadataRequestTopic(name="a_b")]
+    (topic,) = harness.call(MetadataRequest(topics=wanted, allow_auto_topic_creation=True)).topics
+    assert topic.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert admin.creations == before

@@ -165,7 +165,7 @@ def test_each_partition_of_a_produce_has_its_own_result(harness: BrokerHarness):
 
 
 def test_a_client_does_not_write_internal_topics(harness: BrokerHarness):
-    harness.broker.services.offsets_topic.ensure()
+    harness.create_offsets_topic()
     part = harness.produce("__consumer_offsets", b"a")
     assert part.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 

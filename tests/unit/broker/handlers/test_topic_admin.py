@@ -251,7 +251,7 @@ def test_a_request_with_both_name_and_id_is_refused(harness, state):
 
 
 def test_missing_and_internal_topics_cannot_be_deleted(harness):
-    harness.broker.services.offsets_topic.ensure()
+    harness.create_offsets_topic()
     missing, internal = delete(
         harness, DeleteTopicState(name="none"), DeleteTopicState(name="__consumer_offsets")
     )
@@ -308,7 +308,7 @@ def test_a_deletion_that_a_crash_cut_short_is_finished_at_the_next_start(harness
     harness.produce("t", b"old")
     # (1) The commit that deletes the topic is durable. (2) The process dies before the directories are removed.
     monkeypatch.setattr(PartitionDeletion, "delete", _die)
-    with pytest.raises(SystemError):
+    with pytest.raises(SystemExit):
         delete(harness, DeleteTopicState(name="t"))
     assert stored(harness.metadata).get(f"deleted/{topic_id.hex()}") is not None
     assert "t-0" in harness.files.list("")
@@ -321,7 +321,7 @@ def test_a_deletion_that_a_crash_cut_short_is_finished_at_the_next_start(harness
 
 
 def _die(*_args) -> None:
-    raise SystemError("the process was killed")
+    raise SystemExit("the process was killed")
 
 
 def test_a_directory_that_no_topic_claims_is_left_alone(harness):

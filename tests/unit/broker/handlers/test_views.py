@@ -168,7 +168,7 @@ def test_a_cursor_that_does_not_fit_the_topics_is_refused(harness, cursor):
 
 
 def test_a_cursor_continues_after_the_deletion_of_its_topic(harness):
-    harness.broker.services.topic_admin.delete(harness.broker.services.topics.require("b"))
+    harness.delete_topic("b")
     assert shown(page(harness, cursor=("b", 1))) == [("c", [0, 1, 2, 3])]
     assert shown(page(harness, "a", cursor=("a", 99))) == [("a", [])]
 

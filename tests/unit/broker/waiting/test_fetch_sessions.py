@@ -23,6 +23,7 @@ from headrace.protocol.messages.fetch import (
     FetchResponse,
     ForgottenTopic,
     PartitionData,
+    ReplicaState,
 )
 from headrace.security.principal import Principal
 from tests.fixtures.broker_harness import (
@@ -307,10 +308,10 @@ def test_a_request_with_no_partitions_gets_no_session(harness, reader):
     assert reader.send().response.session_id == 0
 
 
-def test_a_follower_gets_no_session(harness):
-    request = fetch_request((*T0, 0), replica_id=2, session_epoch=0, max_wait_ms=0)
-    assert harness.call(request).session_id == 0
-    assert len(harness.broker.services.fetch_sessions) == 0
+def test_a_follower_gets_a_session(harness):
+    state = ReplicaState(replica_id=2, replica_epoch=1)
+    request = fetch_request((*T0, 0), replica_state=state, session_epoch=0, max_wait_ms=0)
+    assert harness.call(request).session_id != 0
 
 
 def test_readers_do_not_disturb_each_other(harness):

@@ -1,0 +1,1 @@
+"""A broker as a member of its cluster, and as the controller."""
