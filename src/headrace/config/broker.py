@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from headrace.config.coordinators import CoordinatorConfig
 from headrace.config.durability import sync_interval_ms
 from headrace.config.foreign import accepted_reason, refusal, refused_option
 from headrace.config.listeners import parse_advertised, parse_protocol_map
@@ -18,7 +19,7 @@ from headrace.config.options import (
     parse_value,
     unknown_key,
 )
-from headrace.config.security import BrokerSecurityConfig, split_overrides
+from headrace.config.security import split_overrides
 from headrace.config.topic import TOPIC_OPTIONS, TopicConfig
 from headrace.errors import ConfigError, InvalidRequestError
 
@@ -43,7 +44,7 @@ def _default_of(topic_option: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig(BrokerSecurityConfig):
+class BrokerConfig(CoordinatorConfig):
     """The settings of a broker. A change of a `dynamic` option while the broker runs gives the broker a new object."""
 
     advertised_listeners: str = option(
@@ -63,6 +64,11 @@ class BrokerConfig(BrokerSecurityConfig):
         type=_INT,
         minimum=0,
     )
+    broker_rack: str = option(
+        "",
+        "The rack of this broker, such as an availability zone. The replicas of a partition are placed in "
+        "different racks, while there are enough racks. Without a name the broker is in a rack of its own.",
+    )
     compression_gzip_level: int = _default_of("compression.gzip.level")
     compression_lz4_level: int = _default_of("compression.lz4.level")
     compression_type: str = _default_of("compression.type")
@@ -74,11 +80,10 @@ class BrokerConfig(BrokerSecurityConfig):
     )
     default_replication_factor: int = option(
         1,
-        "The number of replicas of each partition of a topic that is created without a number. A broker "
-        "holds one replica.",
+        "The number of replicas of each partition of a topic that is created without a number. A topic that a "
+        "client creates by asking for its metadata has fewer replicas if there are fewer live brokers.",
         type=_INT,
         minimum=1,
-        maximum=1,
     )
     delete_topic_enable: bool = option(
         default=True, documentation="Whether clients can delete topics."
@@ -105,119 +110,12 @@ class BrokerConfig(BrokerSecurityConfig):
         type=_INT,
         minimum=1024,
     )
-    group_consumer_assignment_interval_ms: int = option(
-        0,
-        "The least time between two target assignments of a consumer group (KIP-848). Changes within this "
-        "time lead to one assignment. A value above 0 saves CPU in groups of thousands of members that join "
-        "and leave together, but members wait longer for partitions.",
-        type=_INT,
-        minimum=0,
-    )
-    group_consumer_assignors: str = option(
-        "uniform,range",
-        "The assignors that members of consumer groups (KIP-848) can choose; the first one is the default. "
-        "The names are `uniform`, `range`, and the names of entry points in the group "
-        "`headrace.group_assignors` of installed packages.",
-        type=OptionType.LIST,
-    )
-    group_consumer_heartbeat_interval_ms: int = option(
-        5000,
-        "The time between two heartbeats of a member of a consumer group (KIP-848). A group can have its "
-        "own value.",
-        type=_INT,
-        minimum=1,
-    )
-    group_consumer_max_assignment_interval_ms: int = option(
-        15_000,
-        "The longest assignment interval that a group can have as its own value.",
-        type=_INT,
-        minimum=0,
-    )
-    group_consumer_max_heartbeat_interval_ms: int = option(
-        15_000,
-        "The longest heartbeat interval that a group can have as its own value.",
-        type=_INT,
-        minimum=1,
-    )
-    group_consumer_max_session_timeout_ms: int = option(
-        60_000,
-        "The longest session timeout that a group can have as its own value.",
-        type=_INT,
-        minimum=1,
-    )
-    group_consumer_max_size: int = option(
-        1000,
-        "The number of members that a consumer group (KIP-848) can have.",
-        type=_INT,
-        minimum=1,
-    )
-    group_consumer_migration_policy: str = option(
-        "bidirectional",
-        "When a group with members changes between the classic protocol and the protocol of KIP-848. "
-        "`upgrade`: when a consumer joins a classic group. `downgrade`: when the last consumer leaves and "
-        "classic members remain. `bidirectional`: in both cases. `disabled`: never. A group without members "
-        "takes the protocol of the next member that joins.",
-        choices=("bidirectional", "upgrade", "downgrade", "disabled"),
-    )
-    group_consumer_min_assignment_interval_ms: int = option(
-        0,
-        "The shortest assignment interval that a group can have as its own value.",
-        type=_INT,
-        minimum=0,
-    )
-    group_consumer_min_heartbeat_interval_ms: int = option(
-        5000,
-        "The shortest heartbeat interval that a group can have as its own value.",
-        type=_INT,
-        minimum=1,
-    )
-    group_consumer_min_session_timeout_ms: int = option(
-        45_000,
-        "The shortest session timeout that a group can have as its own value.",
-        type=_INT,
-        minimum=1,
-    )
-    group_consumer_session_timeout_ms: int = option(
-        45_000,
-        "The time without a heartbeat after which a member of a consumer group (KIP-848) is removed. A "
-        "group can have its own value.",
-        type=_INT,
-        minimum=1,
-    )
-    group_initial_rebalance_delay_ms: int = option(
-        3000,
-        "The time for which the first rebalance of an empty group waits for more members.",
-        type=_INT,
-        minimum=0,
-    )
-    group_max_session_timeout_ms: int = option(
-        1_800_000, "The longest session timeout that a member can ask for.", type=_INT, minimum=1
-    )
-    group_max_size: int = option(
-        1000,
-        "The number of members that a group of the classic protocol can have.",
-        type=_INT,
-        minimum=1,
-    )
-    group_min_session_timeout_ms: int = option(
-        6000, "The shortest session timeout that a member can ask for.", type=_INT, minimum=1
-    )
     headrace_log_dir_min_free_bytes: int = option(
         16_777_216,
         "The free space in a log directory below which the broker refuses to append records there, with an "
         "error that clients retry. The remaining space is for committed offsets, metadata and checkpoints. "
         "With 0 the broker refuses records only when the disk is full.",
         minimum=0,
-        dynamic=True,
-    )
-    headrace_transaction_version: int = option(
-        2,
-        "The finalized level of the feature transaction.version. With 2 clients give each transaction its "
-        "own epoch (KIP-890). With 0 or 1 they use the classic protocol. The broker serves both at any "
-        "level. `kafka-features.sh` changes the level too.",
-        type=_INT,
-        minimum=0,
-        maximum=2,
         dynamic=True,
     )
     listeners: str = option(
@@ -303,40 +201,11 @@ class BrokerConfig(BrokerSecurityConfig):
         type=_INT,
         minimum=1,
     )
-    max_transactional_ids: int = option(
-        100_000,
-        "The number of transactional ids that the broker keeps in each partition of `__transaction_state`. "
-        "Producers with further ids are refused.",
-        type=_INT,
-        minimum=1,
-    )
     message_max_bytes: int = _default_of("max.message.bytes")
     min_insync_replicas: int = _default_of("min.insync.replicas")
     num_partitions: int = option(
         1,
         "The number of partitions of a topic that is created without a number.",
-        type=_INT,
-        minimum=1,
-    )
-    offset_metadata_max_bytes: int = option(
-        4096, "The longest text that a client can commit with an offset.", type=_INT, minimum=0
-    )
-    offsets_retention_minutes: int = option(
-        10_080,
-        "The time for which the broker keeps the committed offsets of a group without members.",
-        type=_INT,
-        minimum=1,
-    )
-    offsets_topic_num_partitions: int = option(
-        50,
-        "The number of partitions of `__consumer_offsets`. It is fixed when the topic is created.",
-        type=_INT,
-        minimum=1,
-    )
-    offsets_topic_segment_bytes: int = option(
-        4_194_304,
-        "The setting segment.bytes of `__consumer_offsets`, used when the topic is created. The last "
-        "segment of a partition is not compacted, and the broker reads all of it when it starts.",
         type=_INT,
         minimum=1,
     )
@@ -356,52 +225,52 @@ class BrokerConfig(BrokerSecurityConfig):
     quota_window_size_seconds: int = option(
         1, "The length of each window of client quotas.", type=_INT, minimum=1
     )
+    replica_fetch_backoff_ms: int = option(
+        1_000,
+        "The time for which a follower leaves out a partition, or a leader, after an error.",
+        type=_INT,
+        minimum=1,
+    )
+    replica_fetch_max_bytes: int = option(
+        1_048_576,
+        "The bytes of one partition that a follower asks for in one fetch. A larger batch is fetched alone.",
+        type=_INT,
+        minimum=1,
+    )
+    replica_fetch_response_max_bytes: int = option(
+        2_097_152,
+        "The bytes that a follower asks for in one fetch. The follower appends them in one step, so clients of this "
+        "broker wait meanwhile. Kafka's default is 10485760.",
+        type=_INT,
+        minimum=1,
+    )
+    replica_fetch_wait_max_ms: int = option(
+        500,
+        "The time for which a leader lets the fetch of a follower wait for records. It must not exceed "
+        "replica.lag.time.max.ms.",
+        type=_INT,
+        minimum=1,
+        maximum=30_000,
+    )
     replica_high_watermark_checkpoint_interval_ms: int = option(
         5_000,
         "The time between two checkpoints of the high watermarks of a data directory.",
         minimum=1,
     )
+    replica_lag_max_messages: int = option(
+        -1,
+        "The number of records by which an in-sync replica can lag behind its leader. A replica that lags by more for "
+        "10 seconds leaves the in-sync replicas; a shorter burst of records does not remove it. -1: no limit.",
+        minimum=-1,
+    )
+    replica_lag_time_max_ms: int = option(
+        30_000,
+        "The time after which a replica leaves the in-sync replicas, if it has not had the end of its leader's log "
+        "meanwhile.",
+        minimum=1,
+    )
     socket_request_max_bytes: int = option(
         104_857_600, "The largest Produce request that the broker reads.", type=_INT, minimum=1
-    )
-    transaction_max_timeout_ms: int = option(
-        900_000,
-        "The longest transaction.timeout.ms that a producer can ask for. The broker aborts a transaction "
-        "that takes longer than the timeout of its producer.",
-        type=_INT,
-        minimum=1,
-    )
-    transaction_remove_expired_transaction_cleanup_interval_ms: int = option(
-        3_600_000,
-        "The time between two checks for transactional ids that have expired.",
-        type=_INT,
-        minimum=1,
-    )
-    transaction_state_log_min_isr: int = option(
-        1,
-        "The setting min.insync.replicas of `__transaction_state`, used when the topic is created. There is "
-        "one replica.",
-        type=_INT,
-        minimum=1,
-    )
-    transaction_state_log_num_partitions: int = option(
-        50,
-        "The number of partitions of `__transaction_state`. It is fixed when the topic is created.",
-        type=_INT,
-        minimum=1,
-    )
-    transaction_state_log_segment_bytes: int = option(
-        4_194_304,
-        "The setting segment.bytes of `__transaction_state`, used when the topic is created. The last "
-        "segment of a partition is not compacted, and the broker reads all of it when it starts.",
-        type=_INT,
-        minimum=1,
-    )
-    transactional_id_expiration_ms: int = option(
-        604_800_000,
-        "The time after its last use for which the broker keeps a transactional id.",
-        type=_INT,
-        minimum=1,
     )
     unclean_leader_election_enable: bool = _default_of("unclean.leader.election.enable")
 
@@ -439,6 +308,11 @@ def parse_broker_config(values: Mapping[str, str | None]) -> BrokerConfig:
     config = replace(parse(BrokerConfig, plain), listener_overrides=overrides)
     parse_protocol_map(config.listener_security_protocol_map)
     parse_advertised(config.advertised_listeners)
+    if config.replica_fetch_wait_max_ms > config.replica_lag_time_max_ms:
+        raise ConfigError(
+            f"replica.fetch.wait.max.ms: {config.replica_fetch_wait_max_ms} exceeds replica.lag.time.max.ms="
+            f"{config.replica_lag_time_max_ms}: an idle replica would leave the in-sync replicas"
+        )
     return config
 
 

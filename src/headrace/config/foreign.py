@@ -22,9 +22,11 @@ DIRECTORY_OPTIONS: Final = frozenset({"log.dir", "log.dirs"})
 _OPTION_OF_LISTENER: Final = re.compile(
     r"listener\.name\.([A-Za-z0-9_-]+)\.(?:(?:plain|gssapi|oauthbearer|scram-sha-(?:256|512))\.)?(.+)"
 )
-_USERS_OF_PLAIN: Final = re.compile(r"listener\.name\.[A-Za-z0-9_-]+\.plain\.sasl\.jaas\.config")
+_JAAS_OF_LISTENER: Final = re.compile(
+    r"listener\.name\.[A-Za-z0-9_-]+\.(plain|scram-sha-(256|512))\.sasl\.jaas\.config"
+)
 _LOGIN_OF_LISTENER: Final = re.compile(
-    r"listener\.name\.[A-Za-z0-9_-]+\.(gssapi|oauthbearer|scram-sha-(256|512))\.sasl\.jaas\.config"
+    r"listener\.name\.[A-Za-z0-9_-]+\.(gssapi|oauthbearer)\.sasl\.jaas\.config"
 )
 _OWN_CONTROLLER: Final = "one broker is its own controller, and keeps its metadata in SQLite"
 
@@ -65,18 +67,16 @@ ACCEPTED: Final[Mapping[str, str]] = _table(
         ),
         "one broker has no replicas to copy from, to elect or to move": (
             "alter.log.dirs.replication.quota.window.num alter.log.dirs.replication.quota.window.size.seconds "
-            "auto.leader.rebalance.enable broker.rack inter.broker.listener.name "
+            "auto.leader.rebalance.enable "
             "leader.imbalance.check.interval.seconds "
-            "num.replica.alter.log.dirs.threads num.replica.fetchers offsets.topic.replication.factor "
-            "replica.fetch.backoff.ms replica.fetch.max.bytes replica.fetch.min.bytes replica.fetch.response.max.bytes "
-            "replica.fetch.wait.max.ms replica.lag.time.max.ms "
+            "num.replica.alter.log.dirs.threads num.replica.fetchers "
             "replica.selector.class replica.socket.receive.buffer.bytes replica.socket.timeout.ms "
             "replication.quota.window.num replication.quota.window.size.seconds request.timeout.ms "
-            "sasl.mechanism.inter.broker.protocol security.inter.broker.protocol "
             "socket.connection.setup.timeout.max.ms "
-            "socket.connection.setup.timeout.ms transaction.state.log.replication.factor "
+            "socket.connection.setup.timeout.ms "
             "unclean.leader.election.interval.ms"
         ),
+        "a leader responds to a follower as soon as it has records": "replica.fetch.min.bytes",
         "one event loop serves all connections, with buffers that have bounds of their own": (
             "background.threads num.io.threads num.network.threads num.recovery.threads.per.data.dir "
             "queued.max.request.bytes queued.max.requests socket.listen.backlog.size socket.receive.buffer.bytes "
@@ -317,9 +317,7 @@ def accepted_reason(name: str) -> str | None:
         name: The name. It may be a listener's option: `listener.name.<listener>.<option>`.
     """
     if _LOGIN_OF_LISTENER.fullmatch(name):
-        return (
-            "the broker does not log in anywhere; users of SCRAM are made with headrace user create"
-        )
+        return "the broker does not log in with this mechanism; users of SCRAM are made with headrace user create"
     reason = ACCEPTED.get(_plain(name))
     if reason is None and _REMOVED.fullmatch(name):
         return f"Apache Kafka {KAFKA_VERSION} has no such option any more"
@@ -328,7 +326,7 @@ def accepted_reason(name: str) -> str | None:
 
 def refused_option(name: str) -> Refused | None:
     """Return the refusal of an option of Kafka; None for any other name."""
-    return None if _USERS_OF_PLAIN.fullmatch(name) else REFUSED.get(_plain(name))
+    return None if _JAAS_OF_LISTENER.fullmatch(name) else REFUSED.get(_plain(name))
 
 
 def _plain(name: str) -> str:

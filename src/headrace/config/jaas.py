@@ -71,6 +71,30 @@ def plain_users(text: str) -> dict[str, str]:
     return users
 
 
+def check_scram_entry(text: str) -> None:
+    """Check a broker's entry for SCRAM, which may have the user as which the broker logs in to other brokers.
+
+    Args:
+        text: The entry; empty for none.
+
+    Raises:
+        ConfigError: The text is no entry for SCRAM.
+    """
+    if text and parse_jaas_entry(text).module != SCRAM_LOGIN_MODULE:
+        raise ConfigError(f"sasl.jaas.config of SCRAM has to name {SCRAM_LOGIN_MODULE}")
+
+
+def broker_login(text: str) -> tuple[str, str] | None:
+    """Return the user and the password with which a broker logs in to other brokers; None if the entry has none.
+
+    Args:
+        text: The entry of the mechanism; empty for none.
+    """
+    options = parse_jaas_entry(text).options if text else {}
+    username, password = options.get("username"), options.get("password")
+    return (username, password) if username and password else None
+
+
 def _options(text: str) -> dict[str, str]:
     options: dict[str, str] = {}
     position = 0

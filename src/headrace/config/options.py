@@ -18,6 +18,7 @@ from headrace.types import MAX_INT64
 Value = bool | int | float | str
 C = TypeVar("C")
 
+SHORT_MAX: Final = 2**15 - 1
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = MAX_INT64
 TEXT_LIMIT: Final = 16 * 1024
@@ -30,6 +31,7 @@ class OptionType(IntEnum):
     BOOLEAN = 1
     STRING = 2
     INT = 3
+    SHORT = 4
     LONG = 5
     DOUBLE = 6
     LIST = 7
@@ -109,8 +111,8 @@ def option(
     kind = type if type is not None else _type_of(default)
     if sensitive:
         kind = OptionType.PASSWORD
-    if maximum is None and kind in {OptionType.INT, OptionType.LONG}:
-        maximum = INT_MAX if kind is OptionType.INT else LONG_MAX
+    if maximum is None:
+        maximum = _MAXIMA.get(kind)
     described = Option(
         type=kind,
         documentation=documentation,
@@ -127,6 +129,14 @@ def option(
     return field(default=default, repr=not sensitive, metadata={"option": described})
 
 
+_MAXIMA: Final = {
+    OptionType.SHORT: SHORT_MAX,
+    OptionType.INT: INT_MAX,
+    OptionType.LONG: LONG_MAX,
+}
+"""The largest numbers of the types."""
+
+
 def _type_of(default: Value) -> OptionType:
     if isinstance(default, bool):
         return OptionType.BOOLEAN
@@ -137,7 +147,12 @@ def _type_of(default: Value) -> OptionType:
 
 def kafka_name(attribute: str) -> str:
     """Return Kafka's name of an attribute: `retention_ms` is `retention.ms`."""
-    return attribute.replace("_", ".")
+    return attribute.replace("_", ".").replace("scram.sha.", "scram-sha-")
+
+
+def attribute_name(name: str) -> str:
+    """Return the attribute with a Kafka name: `retention.ms` is `retention_ms`."""
+    return name.replace(".", "_").replace("-", "_")
 
 
 def options_of(config: type[Any]) -> dict[str, Option]:
@@ -258,5 +273,5 @@ def parse(
         if described is None:
             raise unknown_key(name, options)
         if text is not None:
-            parsed[name.replace(".", "_")] = parse_value(name, described, text)
+            parsed[attribute_name(name)] = parse_value(name, described, text)
     return config(**parsed)

@@ -12,11 +12,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
 from headrace.config.authorization import AUTHORIZERS, parse_super_users
-from headrace.config.jaas import plain_users
+from headrace.config.jaas import check_scram_entry, plain_users
+from headrace.config.listeners import SecurityProtocol
 from headrace.config.options import (
     TEXT_LIMIT,
     Option,
     OptionType,
+    attribute_name,
+    kafka_name,
     option,
     options_of,
     parse_value,
@@ -86,6 +89,14 @@ class BrokerSecurityConfig:
         "certificate authority is valid now. The broker reads the files again when they change.",
         type=_LIST,
     )
+    inter_broker_listener_name: str = option(
+        "",
+        "The listener on which the brokers of a cluster connect to each other. Empty: the listener with the name in "
+        "security.inter.broker.protocol, or the first of `listeners`. The brokers show each other the certificate of "
+        "the listener, trust the authorities in ssl.truststore.location, and log in as the user in "
+        "listener.name.<name>.<mechanism>.sasl.jaas.config. With an authorizer this user needs to be one of "
+        "super.users, or the permission CLUSTER_ACTION.",
+    )
     listener_security_protocol_map: str = option(
         "",
         "The security protocol of each listener: NAME:PROTOCOL, separated by commas. A protocol is "
@@ -96,8 +107,8 @@ class BrokerSecurityConfig:
         "",
         "Users of PLAIN with their passwords, as in Kafka: a JAAS entry with the options "
         'user_<name>="<password>", for one listener: listener.name.<name>.plain.sasl.jaas.config. The '
-        "broker looks up other names among the users of the cluster. The entry is read as data; no class is "
-        "loaded.",
+        "broker looks up other names among the users of the cluster. In a cluster the broker logs in to other brokers "
+        "with the options `username` and `password`. The entry is read as data; no class is loaded.",
         sensitive=True,
         check=plain_users,
     )
@@ -107,6 +118,11 @@ class BrokerSecurityConfig:
         type=_LIST,
         choices=("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"),
         unsupported={"GSSAPI": "there is no Kerberos"},
+    )
+    sasl_mechanism_inter_broker_protocol: str = option(
+        "SCRAM-SHA-512",
+        "The mechanism with which the brokers of a cluster log in to each other, if the listener that they use has "
+        "SASL: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512.",
     )
     sasl_oauthbearer_clock_skew_seconds: int = option(
         30,
@@ -139,6 +155,28 @@ class BrokerSecurityConfig:
         "The size in bytes of the largest request that the broker reads before a client has authenticated.",
         type=_INT,
         minimum=1_024,
+    )
+    scram_sha_256_sasl_jaas_config: str = option(
+        "",
+        "The user as which this broker logs in to other brokers with SCRAM-SHA-256, as in Kafka: a JAAS entry with "
+        'the options username="<name>" and password="<password>", for one listener: '
+        "listener.name.<name>.scram-sha-256.sasl.jaas.config. The entry is read as data; no class is loaded.",
+        sensitive=True,
+        check=check_scram_entry,
+    )
+    scram_sha_512_sasl_jaas_config: str = option(
+        "",
+        "The user as which this broker logs in to other brokers with SCRAM-SHA-512, as in Kafka: a JAAS entry with "
+        'the options username="<name>" and password="<password>", for one listener: '
+        "listener.name.<name>.scram-sha-512.sasl.jaas.config. The entry is read as data; no class is loaded.",
+        sensitive=True,
+        check=check_scram_entry,
+    )
+    security_inter_broker_protocol: str = option(
+        "",
+        "The security protocol with which the brokers of a cluster connect to each other, in place of "
+        "inter.broker.listener.name: the name of a listener that is named like its protocol.",
+        choices=("", *SecurityProtocol),
     )
     ssl_certificate_location: str = option(
         "",
@@ -212,12 +250,12 @@ class BrokerSecurityConfig:
         """Return the settings of one listener."""
         prefix = name.lower() + "."
         own: dict[str, Any] = {
-            key.removeprefix(prefix).replace(".", "_"): text
+            attribute_name(key.removeprefix(prefix)): text
             for key, text in self.listener_overrides
             if key.startswith(prefix)
         }
         for attribute, text in own.items():
-            option_name = attribute.replace("_", ".")
+            option_name = kafka_name(attribute)
             own[attribute] = parse_value(option_name, SECURITY_OPTIONS[option_name], text)
         return replace(self, **own) if own else self
 
@@ -228,7 +266,10 @@ _NOT_PER_LISTENER: Final = frozenset(
     {
         "allow.everyone.if.no.acl.found",
         "authorizer.class.name",
+        "inter.broker.listener.name",
         "listener.security.protocol.map",
+        "sasl.mechanism.inter.broker.protocol",
+        "security.inter.broker.protocol",
         "super.users",
     }
 )

@@ -107,6 +107,14 @@ class TopicConfig:
         minimum=0,
         broker_name="log.flush.interval.ms",
     )
+    headrace_acks: int = option(
+        1,
+        "The number of in-sync replicas, the leader included, that have a record before it is acknowledged, whatever "
+        "fewer acks a producer asks for. With fewer in-sync replicas the broker refuses all records, also those with "
+        "acks=all. At most the number of replicas of the topic.",
+        type=OptionType.INT,
+        minimum=1,
+    )
     headrace_delay_enable: bool = option(
         default=False,
         documentation="Whether producers can delay records: the header headrace.deliver-at-ms or "
@@ -246,7 +254,8 @@ class TopicConfig:
     )
     min_insync_replicas: int = option(
         1,
-        "The number of replicas that must have a batch before acks=all succeeds. There is one replica.",
+        "The number of in-sync replicas without which the broker refuses acks=all. A partition never needs more "
+        "in-sync replicas than it has replicas.",
         type=OptionType.INT,
         minimum=1,
         broker_name="min.insync.replicas",
@@ -299,9 +308,9 @@ class TopicConfig:
     )
     unclean_leader_election_enable: bool = option(
         default=False,
-        documentation="Whether a replica that lags can become leader.",
+        documentation="Whether a replica that is not in sync becomes the leader if no other can. Committed records may "
+        "be lost.",
         broker_name="unclean.leader.election.enable",
-        stored_only="a partition has one replica",
     )
 
     @property
@@ -333,7 +342,7 @@ TOPIC_OPTIONS: Final[Mapping[str, Option]] = options_of(TopicConfig)
 
 
 _TIERED: Final = "there is no tiered storage"
-_THROTTLED: Final = "a partition has one replica"
+_THROTTLED: Final = "replication is not throttled"
 _OLD_FORMATS: Final = "there is one message format, version 2"
 UNSUPPORTED_TOPIC_OPTIONS: Final[Mapping[str, str]] = {
     "follower.replication.throttled.replicas": _THROTTLED,

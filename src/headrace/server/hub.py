@@ -416,7 +416,8 @@ class BrokerHub:
             self._journal.warning("drain_timed_out", seconds=timeout_s)
 
     async def close_connections(self) -> None:
-        """Close every connection, and wait until all are closed."""
+        """Refuse new connections, close every connection, and wait until all are closed."""
+        self._draining = True
         for connection in self.connections:
             connection.abort()
         if self._connections:

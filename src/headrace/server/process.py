@@ -1,9 +1,7 @@
 """The process of a broker: open the data, listen, report that it is ready, serve until a signal, close cleanly.
 
-The order matters. The process binds the port first, so that a wrong address is reported before a long recovery. It
-accepts connections only when the broker is open. At the end it stops accepting, completes the requests that only wait
-for
-a sync, closes the connections, and lets the broker write its clean-shutdown marker last.
+The process binds the port first, so that a wrong address is reported before a long recovery. It accepts connections
+only when the broker is open.
 """
 
 from __future__ import annotations
@@ -16,33 +14,25 @@ import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from headrace import __version__
-from headrace.broker.broker import Broker
-from headrace.broker.log_dirs.write_out import WriteOuts
 from headrace.clock import SteadyClock
 from headrace.config.broker import BrokerConfig
 from headrace.config.listeners import Listener
-from headrace.config.topic import TopicConfig
 from headrace.ports import MetadataStore
 from headrace.server.descriptors import connections, descriptor_limit, segment_files
-from headrace.server.entropy import OsEntropy
 from headrace.server.garbage import FullCollections
-from headrace.server.hub import BrokerHub
-from headrace.server.jwks import KeyReader
 from headrace.server.limits import ServerLimits
 from headrace.server.listeners import BoundListener
 from headrace.server.log import LoggingJournal, LogLevels, RateLimited, describe
+from headrace.server.service import BrokerService
 from headrace.server.stores import open_stores, warn_of_exposed
-from headrace.server.threads.syncer import Syncer, run_in_parallel
 
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 
-_DRAIN_TIMEOUT_S: Final = 2.5
 _ENOUGH_CONNECTIONS: Final = 1_000
 _SWITCH_INTERVAL_S: Final = 0.0001
 """The time for which a thread may keep the interpreter from the event loop, in seconds.
@@ -117,24 +107,6 @@ def server_limits(config: BrokerConfig, descriptors: int) -> ServerLimits:
     )
 
 
-def _check_topic_config(topic: TopicConfig) -> None:
-    """Check the serdes and the partitioner of a topic.
-
-    Their modules are imported for the first topic that names one.
-    """
-    named = (topic.headrace_serde, topic.headrace_key_serde, topic.headrace_partitioner)
-    parameters = (
-        topic.headrace_serde_parameters,
-        topic.headrace_key_serde_parameters,
-        topic.headrace_partitioner_parameters,
-    )
-    if not any((*named, *parameters)):
-        return
-    from headrace.clients.topic_strategies import check_topic_config  # noqa: PLC0415 - a start does not need it
-
-    check_topic_config(topic)
-
-
 class _Process:
     """One run of the server on its event loop."""
 
@@ -146,8 +118,6 @@ class _Process:
         self._stop = asyncio.Event()
         self._exit_code = EXIT_OK
         self._signals = 0
-        self._closed = False
-        """Whether the broker must not be called any more."""
 
     async def main(self) -> int:
         """Open the broker, serve until a signal, and close; return the exit code."""
@@ -159,71 +129,31 @@ class _Process:
             loop.add_signal_handler(signal.SIGHUP, self._reload)
         stores = open_stores(self._options.data)
         warn_of_exposed(self._options.data, self._journal)
-        metadata = stores.metadata
-        journal = self._journal
         descriptors = descriptor_limit(raise_it=True)
-        broker = Broker(
+        service = BrokerService(
             self._options.config,
-            files=stores.files,
-            further=stores.further,
-            metadata=metadata,
-            storages=stores.storages,
-            entropy=OsEntropy(),
-            journal=journal,
-            run_tasks=run_in_parallel,
-            segment_files=segment_files(descriptors),
-            check_topic_config=_check_topic_config,
+            stores,
+            self._listeners,
+            limits=server_limits(self._options.config, descriptors),
+            descriptors=descriptors,
+            clock=self._clock,
+            journal=self._journal,
+            on_failure=self._sync_failed,
             loggers=LogLevels(),
         )
-        broker.open(self._clock.now_ms())
-        services = broker.services
-        services.authorizer.warn()
-        limits = server_limits(self._options.config, descriptors)
-        hub = BrokerHub(
-            loop,
-            broker,
-            clock=self._clock,
-            limits=limits,
-            journal=journal,
-            on_failure=self._sync_failed,
-        )
-        services.authenticator.run_aside = hub.aside.run
-        services.recompressions.run_aside = partial(self._recompress_aside, hub, broker)
-        write_outs = self._write_out(loop, hub, broker)
-        keys = KeyReader(loop, services.authenticator, journal)
-        for listener in self._listeners:
-            await listener.serve(hub, loop)
-        hub.start()
+        service.broker.services.authorizer.warn()
+        await service.start()
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
         collections = FullCollections()
         collections.start()
         self._announce()
         self._log_start()
-        self._warn_of_few(descriptors, min(_ENOUGH_CONNECTIONS, broker.config.max_connections))
+        wanted = min(_ENOUGH_CONNECTIONS, service.broker.config.max_connections)
+        self._warn_of_few(descriptors, wanted)
         await self._stop.wait()
         collections.stop()
-        for listener in self._listeners:
-            listener.stop_serving()
-        keys.close()
-        await self._end(write_outs)
-        await self._close(hub, broker, metadata)
+        await self._close(service, stores.metadata)
         return self._exit_code
-
-    def _recompress_aside(
-        self,
-        hub: BrokerHub,
-        broker: Broker,
-        work: Callable[[], Any],
-        done: Callable[[Any], object],
-    ) -> None:
-        """Run work on the records of a batch in a thread. The broker continues with the result in a tick."""
-
-        def finish(outcome: Any) -> None:
-            if not self._closed:
-                done(outcome)
-                broker.tick(hub.now_ms)
-
-        hub.codecs.run(work, finish)
 
     def _warn_of_few(self, descriptors: int, wanted: int) -> None:
         """Log a warning if fewer connections are possible than configured."""
@@ -235,24 +165,6 @@ class _Process:
                 max_connections=connections(descriptors),
                 remedy="raise the hard limit on open files (ulimit -Hn, LimitNOFILE)",
             )
-
-    def _write_out(self, loop: asyncio.AbstractEventLoop, hub: BrokerHub, broker: Broker) -> Syncer:
-        """Write out the logs of durability `os` in a thread of their own when they are due."""
-        write_outs = Syncer(
-            loop,
-            WriteOuts(broker.services.log_store.dirs),
-            self._clock.now_ms,
-            after=hub.end,
-            on_failure=self._sync_failed,
-        )
-        hub.ticks.append(write_outs.kick)
-        return write_outs
-
-    async def _end(self, write_outs: Syncer) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_DRAIN_TIMEOUT_S):
-                await write_outs.idle()
-        write_outs.close()
 
     def _announce(self) -> None:
         """Print the ready line, the only output on standard output."""
@@ -275,24 +187,13 @@ class _Process:
             loop=type(asyncio.get_running_loop()).__module__.partition(".")[0],
         )
 
-    async def _close(self, hub: BrokerHub, broker: Broker, metadata: MetadataStore) -> None:
-        await hub.drain(_DRAIN_TIMEOUT_S)
-        await hub.close_connections()
-        hub.stop()
-        self._closed = True
-        if hub.syncer.in_flight:
-            self._journal.error("sync_stuck", action="ending without it")
+    async def _close(self, service: BrokerService, metadata: MetadataStore) -> None:
+        clean = await service.stop(lambda: self._exit_code != EXIT_OK)
+        if not clean:
             self._exit_code = EXIT_FAILED
-        clean = self._exit_code == EXIT_OK
-        if clean:  # otherwise there is no clean-shutdown marker, and the next start recovers
-            try:
-                broker.close(self._clock.now_ms())
-            except OSError as error:
-                self._journal.error("close_failed", error=describe(error))
-                clean, self._exit_code = False, EXIT_FAILED
         metadata.close()
         self._journal.info("server_stopped", clean=clean)
-        if hub.codecs.busy:
+        if service.hub.codecs.busy:
             # A batch may still be compressed for a closed connection. The interpreter would wait for that.
             logging.shutdown()
             sys.stdout.flush()

@@ -17,6 +17,7 @@ from headrace.storage.registry import StorageFactory, storages
 
 METADATA_FILE: Final = "metadata.sqlite"
 _LOCK_FILE: Final = ".lock"
+_BOOT_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,14 @@ def open_stores(data: Sequence[Path], given: Mapping[str, StorageFactory] | None
     further = [_open_further(path) for path in others]
     metadata = SqliteMetadataStore(first / METADATA_FILE)
     return Stores(files, further, metadata, storages(in_memory=False, given=given))
+
+
+def boot_id(path: Path = _BOOT_FILE) -> str | None:
+    """Return an id that changes when the machine starts; None if this system has none."""
+    try:
+        return path.read_text(encoding="ascii").strip() or None
+    except (OSError, ValueError):
+        return None
 
 
 def warn_of_exposed(data: Sequence[Path], journal: Journal) -> None:

@@ -1,4 +1,4 @@
-"""Tools to test programs that use Kafka: a broker in the test's process, faults, and the fixtures of the pytest plugin.
+"""Tools to test programs that use Kafka: brokers in the test's process, faults, and the fixtures of the pytest plugin.
 
     def test_billing(headrace_broker, headrace_topic):
         bill_everything(headrace_broker.bootstrap, headrace_topic)
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from headrace.protocol.api_keys import ApiKey as ApiKey
     from headrace.testing.broker import Broker as Broker
     from headrace.testing.clients import Clients as Clients
+    from headrace.testing.cluster.cluster import Cluster as Cluster
     from headrace.testing.container import HeadraceContainer as HeadraceContainer
     from headrace.testing.container import KafkaContainer as KafkaContainer
     from headrace.testing.contexts import context as context
@@ -37,6 +38,7 @@ _HOMES = {
     "Broker": "headrace.testing.broker",
     "BrokerProcess": "headrace.testing.process",
     "Clients": "headrace.testing.clients",
+    "Cluster": "headrace.testing.cluster.cluster",
     "Exchange": "headrace.testing.interception",
     "FakeAws": "headrace.testing.kinesis.aws",
     "FakeDynamoDB": "headrace.testing.kinesis.dynamodb.machine",

@@ -359,6 +359,8 @@ class Broker(EmbeddedBroker):
                 core.services.topics.deleted_names.forget(topic.name)
                 self._intercepted.makers.pop(topic.name, None)
             self._runtime.pump()
+            while any(name in core.services.topics.changing for name in things.topics):
+                self._runtime.pump()  # the files of many partitions are removed in steps
             self._runtime.condition.notify_all()
 
     def held_by_clients(self) -> Snapshot:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pytest
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from headrace.embedded.clock import Clock
     from headrace.testing.broker import Broker
     from headrace.testing.clients import Clients
+    from headrace.testing.cluster.cluster import Cluster
     from headrace.testing.kinesis.aws import FakeAws
     from headrace.testing.kinesis.machine import FakeKinesis
     from headrace.testing.process import BrokerProcess
@@ -79,6 +80,38 @@ def broker(
             opened.append(running)
             yield running
             opened.remove(running)
+
+    return made
+
+
+def cluster(
+    brokers: int = 3,
+    *,
+    racks: Sequence[str] | None = None,
+    configs: Mapping[str, Value] | None = None,
+    scope: Scope = "function",
+    **options: Any,
+) -> Any:
+    """Create a fixture of a started `headrace.testing.Cluster`.
+
+    With a scope wider than "function", tests share the topics and groups, and the brokers that a test has killed stay
+    down.
+
+    Args:
+        brokers: The number of brokers.
+        racks: The rack of each broker. None is no racks.
+        configs: The configuration of all brokers under Kafka's names.
+        scope: The scope of the fixture.
+        options: Further arguments of `headrace.testing.Cluster`, such as `session_timeout_ms`.
+    """
+
+    @pytest.fixture(scope=scope)
+    def made() -> Iterator[Cluster]:
+        """Kafka brokers in this process, which a test can kill, pause and cut off, see `headrace.testing.Cluster`."""
+        from headrace.testing.cluster.cluster import Cluster
+
+        with Cluster(brokers, racks=racks, configs=configs, **options) as running:
+            yield running
 
     return made
 
@@ -297,5 +330,6 @@ def _target(found: Any) -> Target:
 
 
 def _properties(found: Any) -> dict[str, Any]:
-    """Return the properties for clients. Only an `ExternalBroker` has any."""
-    return found.properties if isinstance(found, ExternalBroker) else {}
+    """Return the properties for clients. An `ExternalBroker` and a `Cluster` have them."""
+    properties: dict[str, Any] = getattr(found, "properties", {})
+    return properties

@@ -316,6 +316,8 @@ def _partitions(exchange: Exchange) -> Iterable[TopicPartition]:
     for topic in topics:
         for row in getattr(topic, "partition_data", None) or topic.partitions:
             name = topic.topic if exchange.api == ApiKey.FETCH else topic.name
+            found = exchange.core.services.topics.by_id(getattr(topic, "topic_id", b""))
+            name = name if found is None else found.name
             index = next(
                 getattr(row, field)
                 for field in ("index", "partition", "partition_index")

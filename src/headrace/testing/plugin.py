@@ -13,6 +13,7 @@ from headrace.testing.isolation import Isolation
 
 headrace_broker = factories.broker()
 headrace_broker_proc = factories.broker_proc()
+headrace_cluster = factories.cluster()
 headrace_broker_noproc = factories.broker_noproc()
 headrace_bootstrap = factories.bootstrap()
 headrace_topic = factories.topic()

@@ -10,6 +10,7 @@ import typing
 from functools import cache
 from typing import Any, Final, TypeVar
 
+from headrace.broker.handlers.fetch import TOPIC_IDS_VERSION
 from headrace.deferred import Deferred
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.api_keys import ApiKey
@@ -53,13 +54,17 @@ def _refused_fetch(exchange: Exchange, code: ErrorCode) -> Reply:
     """Refuse every partition of a fetch, in a fetch session all partitions of the session."""
     try:
         fetch = exchange.core.services.fetch_sessions.begin(
-            exchange.request, exchange.context.now_ms, exchange.context.session.principal
+            exchange.request,
+            exchange.context.now_ms,
+            exchange.context.session.principal,
+            uses_topic_ids=exchange.version >= TOPIC_IDS_VERSION,
         )
     except ApiError:
         return exchange.proceed()  # the broker reports that the session does not exist
     refused = [
         FetchedTopic(
             topic=topic.topic,
+            topic_id=topic.topic_id,
             partitions=[
                 FetchedPartition(
                     partition_index=partition.partition,

@@ -64,3 +64,17 @@ async def test_connections_are_refused_while_the_server_drains() -> None:
         assert await first.closed()
         assert hub.connections == []
     hub.stop()
+
+
+@on_loop
+async def test_a_connection_that_comes_while_the_others_are_closed_does_not_delay_the_end() -> None:
+    hub: Any = make_hub()
+    hub.accepted = 0
+    async with asyncio.timeout(10):
+        hub.until = lambda _: asyncio.sleep(0)
+        async with serving(hub) as connect:
+            await hub.close_connections()
+            late: Client = await connect()
+            assert await late.closed()
+            await hub.close_connections()
+    hub.stop()

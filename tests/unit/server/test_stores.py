@@ -10,7 +10,7 @@ import pytest
 from headrace.broker.log_dirs.log_dirs import UnusableDirectory
 from headrace.core.meta_properties import META_FILE
 from headrace.errors import ConfigError, StorageError
-from headrace.server.stores import open_stores
+from headrace.server.stores import boot_id, open_stores
 from headrace.storage.os_files import OsFileSystem
 from tests.fixtures.metadata_stores import stored
 
@@ -66,3 +66,10 @@ def test_the_first_directory_has_to_be_usable(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no directory")
     with pytest.raises(StorageError, match="cannot use the data directory"):
         open_stores([tmp_path / "file", tmp_path / "two"])
+
+
+def test_the_boot_id_is_unknown_where_the_system_has_none(tmp_path: Path) -> None:
+    path = tmp_path / "boot_id"
+    assert boot_id(path) is None
+    path.write_text("1f0e\n", encoding="ascii")
+    assert boot_id(path) == "1f0e"

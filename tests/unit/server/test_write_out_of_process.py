@@ -3,34 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from headrace.broker.log_dirs.background_sync import OS_INTERVAL_MS
-from headrace.config.broker import parse_broker_config
-from headrace.server.process import ServeOptions, _Process
+from headrace.server.service import begin_write_outs
 from tests.fixtures.broker_harness import BrokerHarness
 from tests.fixtures.crash_files import CrashFileSystem
 
 
 def test_logs_that_are_due_are_written_out_at_the_next_tick_of_the_hub() -> None:
     harness = BrokerHarness(files=CrashFileSystem(), durability="os")
-    ends: list[bool] = []
+    ends: list[Any] = []
     hub: Any = SimpleNamespace(ticks=[], end=lambda: ends.append(harness.broker.sync_due))
 
     async def serve() -> None:
-        process = _Process(
-            ServeOptions(listeners=(), data=(Path(),), config=parse_broker_config({})), []
+        write_outs = begin_write_outs(
+            asyncio.get_running_loop(), hub, harness.broker, lambda: harness.now_ms, ends.append
         )
-        write_outs = process._write_out(asyncio.get_running_loop(), hub, harness.broker)
         harness.create_topic("much")
         harness.produce("much", b"a")
         harness.advance(OS_INTERVAL_MS)
         assert not harness.broker.sync_due, "the process writes out what is due before"
         for tick in hub.ticks:
             tick()
-        await process._end(write_outs)
+        await write_outs.idle()
+        write_outs.close()
 
     asyncio.run(serve())
     assert ends == [True], (
