@@ -154,6 +154,19 @@ class Check:
     key: str
     version: int | Literal["exists", "absent"]
 
+    def holds(self, version: int | None) -> bool:
+        """Return whether the condition is true if the key has a version; None for a key that does not exist."""
+        if self.version == "absent":
+            return version is None
+        if self.version == "exists":
+            return version is not None
+        return version == self.version
+
+
+def check_of(key: str, entry: MetadataEntry | None) -> Check:
+    """Return the check that an entry is unchanged; None stands for a key that does not exist."""
+    return Check(key, "absent" if entry is None else entry.version)
+
 
 @dataclass(frozen=True, slots=True)
 class Put:
@@ -234,10 +247,12 @@ class MetadataSession:
         acknowledged_ms: The time at which the newest write was sent that the store has acknowledged, in milliseconds.
             The beginning of the session counts as a write. None if the store is in this process: then every moment
             counts as acknowledged.
+        timeout_ms: The time without a message of its client after which the store ends the session, in milliseconds.
     """
 
     number: int
     acknowledged_ms: int | None = None
+    timeout_ms: int = 9_000
 
 
 class MetadataStore(Protocol):
@@ -250,7 +265,7 @@ class MetadataStore(Protocol):
     A commit has one of five outcomes (`CommitOutcome`). The store never repeats a commit by itself. After Unknown the
     commit may have been applied, or may be applied later. It cannot be applied any more when a key whose version it
     checks has another version. A caller that must know the outcome therefore checks a version in every commit, and
-    commits another write of that key after Unknown. See `headrace.broker.metadata.metadata_writer`.
+    commits another write of that key after Unknown. See `headrace.broker.metadata.commit_lane`.
 
     In the same atomic step a commit appends one entry to the change log: every key that it wrote or deleted, with value
     and version. The store keeps the newest entries of the log, at most 1,000 entries and 1 MB. Watches read the log.
@@ -258,8 +273,11 @@ class MetadataStore(Protocol):
     A session lasts until the store is closed or its process ends. A session of a store over a network also ends when
     the connection was lost for too long. Only ephemeral entries belong to a session.
 
-    A store over a network may count versions from the start again when a key is deleted and created again. So a key
-    whose version is checked is never created twice: it contains an id that is used once, or is never deleted.
+    A key that was deleted and is created again gets a version that it never had. So a check of a version holds for
+    one write only. A store whose own versions begin again with each creation keeps a deleted key as a mark, which has
+    the next version and no value, until no broker can know an earlier version: until all sessions that were alive at
+    the deletion have read past it in the change log, or have ended. An ephemeral key leaves no mark, because the end of
+    a session deletes it. Checks of an ephemeral key ask only whether it exists.
     """
 
     @property

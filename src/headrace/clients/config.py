@@ -111,7 +111,8 @@ class ProducerConfig(ClientConfig):
     """Settings of a producer."""
 
     acks: int = -1
-    """Replicas that must store a record before it is acknowledged: -1 (all in sync), 1 (the leader), 0 (none)."""
+    """Replicas that must store a record before it is acknowledged: -1 (all in sync), 1 (the leader), 0 (none), or a
+    higher number of in-sync replicas, the leader included. Only Headrace has numbers above 1."""
     compression_type: str = "none"
     """The codec that compresses batches."""
     linger_ms: int = 5
@@ -297,12 +298,20 @@ def _boolean(name: str, value: Any) -> bool:
     raise ConfigError(f"property {name!r} wants true or false, not {value!r}")
 
 
+MAX_ACKS: Final = 2**15 - 1
+"""The greatest number that a Produce request can have as `acks`."""
+
+
 def parse_acks(name: str, value: Any) -> int:
-    """Return -1, 0 or 1 from a number or from "all"."""
-    acks = {"all": -1, "-1": -1, "0": 0, "1": 1}.get(str(value).lower())
-    if acks is None:
-        raise ConfigError(f"property {name!r} is one of all, 1, 0, not {value!r}")
-    return acks
+    """Return -1 from "all", and otherwise a number of replicas."""
+    text = str(value).lower()
+    if text in {"all", "-1"}:
+        return -1
+    if not (text.isascii() and text.isdigit() and len(text) <= 5 and int(text) <= MAX_ACKS):
+        raise ConfigError(
+            f"property {name!r} is all or a number of replicas up to {MAX_ACKS}, not {value!r}"
+        )
+    return int(text)
 
 
 def _tags(_name: str, value: Any) -> TagFilter | None:

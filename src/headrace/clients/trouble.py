@@ -26,6 +26,7 @@ KINDS_KEPT: Final = 32
 ADVICE: Final[dict[ErrorCode, str]] = {
     ErrorCode.KAFKA_STORAGE_ERROR: "free space on the broker's disk, or see the broker's log for what failed",
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "create the topic, or check its name",
+    ErrorCode.UNKNOWN_TOPIC_ID: "create the topic, or check its name",
     ErrorCode.LEADER_NOT_AVAILABLE: "see whether all brokers of the cluster run",
     ErrorCode.NOT_LEADER_OR_FOLLOWER: "see whether the brokers agree on who leads the partition",
     ErrorCode.NOT_ENOUGH_REPLICAS: "start the brokers that are missing, or lower min.insync.replicas",

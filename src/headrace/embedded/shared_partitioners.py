@@ -81,7 +81,7 @@ class TopicPartitioners:
         except msgspec.MsgspecError as error:
             raise StorageError(f"{entry.key}: {error}") from error
         if once:  # if the broker is killed later, this state is out of date
-            self._metadata.commit_at_start([], [Delete(entry.key)])
+            self._metadata.commit_and_wait([], [Delete(entry.key)])
         return found.state if (found.name, found.parameters or "") == named[:2] else None
 
     def save(self, topics: Topics) -> None:
@@ -98,7 +98,7 @@ class TopicPartitioners:
                 value = msgspec.json.encode(state)
                 changes.append(Put(_key(topic_id), value))
         for first in range(0, len(changes), _AT_ONCE):
-            self._metadata.commit_at_start([], changes[first : first + _AT_ONCE])
+            self._metadata.commit_and_wait([], changes[first : first + _AT_ONCE])
 
 
 _AT_ONCE: Final = 90

@@ -67,7 +67,11 @@ class ErrorCode(IntEnum):
     RECORD_LIST_TOO_LARGE = 18, False, "The batch does not fit into a segment."
     NOT_ENOUGH_REPLICAS = 19, True, "Fewer replicas are in sync than min.insync.replicas asks for."
     NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20, True, "Appended, but too few replicas were in sync."
-    INVALID_REQUIRED_ACKS = 21, False, "acks is not -1, 0 or 1."
+    INVALID_REQUIRED_ACKS = (
+        21,
+        False,
+        "acks is not -1, 0, 1 or, in Headrace, a number of replicas that the partition has.",
+    )
     ILLEGAL_GENERATION = 22, False, "The generation is not the group's current one."
     INCONSISTENT_GROUP_PROTOCOL = 23, False, "The member shares no protocol with its group."
     INVALID_GROUP_ID = 24, False, "The group id is not valid."

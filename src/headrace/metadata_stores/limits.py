@@ -35,15 +35,6 @@ def check_commit(checks: Sequence[Check], operations: Sequence[Put | Delete]) ->
         )
 
 
-def holds(check: Check, version: int | None) -> bool:
-    """Return whether a check is true for a key of this version; None for a key that does not exist."""
-    if check.version == "absent":
-        return version is None
-    if check.version == "exists":
-        return version is not None
-    return version == check.version
-
-
 def last_by_key(operations: Sequence[Put | Delete]) -> Sequence[tuple[str, Put | Delete]]:
     """Return the last operation of each key, which determines the result, sorted by key."""
     return sorted({operation.key: operation for operation in operations}.items())

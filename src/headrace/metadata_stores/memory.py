@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from headrace.deferred import Deferred, resolved
 from headrace.metadata_stores.change_log import ENTRIES_LIMIT, KeptChanges, size_of
-from headrace.metadata_stores.limits import check_commit, holds, last_by_key
+from headrace.metadata_stores.limits import check_commit, last_by_key
 from headrace.metadata_stores.watches import Callback, Watches
 from headrace.ports import (
     Check,
@@ -84,7 +84,7 @@ class MemoryMetadata:
             return SessionLost("the session has ended")
         for index, check in enumerate(checks):
             entry = self._entries.get(check.key)
-            if not holds(check, entry.version if entry is not None else None):
+            if not check.holds(entry.version if entry is not None else None):
                 return Conflict(index)
         return self._apply(operations, session)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Literal, TypeVar
 
 from headrace.deferred import Deferred, resolved
@@ -110,6 +111,10 @@ class _Way:
         self._timeline.at(self._arrives_ms, arrived)
 
 
+def _call(function: Callable[[], object]) -> None:
+    function()
+
+
 def at_once() -> int:
     """Return 0, the delay of messages that take no time."""
     return 0
@@ -125,6 +130,7 @@ class SimulatedMetadataStore:
         *,
         delay_ms: Callable[[], int] = at_once,
         timeout_ms: int | None = None,
+        post: Callable[[Callable[[], object]], object] = _call,
     ) -> None:
         """Begin a session.
 
@@ -134,6 +140,7 @@ class SimulatedMetadataStore:
             delay_ms: Returns the time in milliseconds that the next message takes.
             timeout_ms: The time in milliseconds after which the session of a broken connection expires. None if it
                 never expires by itself.
+            post: Calls a function in the thread of this session, if sessions of other threads share the metadata.
         """
         self._content = content if content is not None else MemoryMetadata()
         self.timeline = timeline if timeline is not None else Timeline()
@@ -151,7 +158,7 @@ class SimulatedMetadataStore:
         self._outages = 0
         self._is_down = False
         self._begin(self._content.begin_session(), self.timeline.now_ms)
-        self._content.listeners[self] = self._notify
+        self._content.listeners[self] = partial(post, self._notify)
         self.faults: list[Fault] = []
         """The fates of the next commits."""
 
@@ -206,7 +213,9 @@ class SimulatedMetadataStore:
     @property
     def session(self) -> MetadataSession:
         """The current session, whose end the client may not know yet."""
-        return MetadataSession(self._number, self._acknowledged_ms)
+        if self._timeout_ms is None:
+            return MetadataSession(self._number, self._acknowledged_ms)
+        return MetadataSession(self._number, self._acknowledged_ms, self._timeout_ms)
 
     def renew(self) -> Deferred[Unavailable | None]:
         """Begin another session after SessionLost. Does nothing if the session is alive."""

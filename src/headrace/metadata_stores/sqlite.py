@@ -16,7 +16,7 @@ from headrace.deferred import Deferred, resolved
 from headrace.errors import StorageError
 from headrace.forking import FORKED, disown_in_children, keep_for_ever
 from headrace.metadata_stores.change_log import KeptChanges, size_of
-from headrace.metadata_stores.limits import check_commit, holds, last_by_key
+from headrace.metadata_stores.limits import check_commit, last_by_key
 from headrace.metadata_stores.watches import Callback, Watches
 from headrace.ports import (
     Check,
@@ -60,13 +60,21 @@ class SqliteMetadataStore:
     Calls come from one thread at a time.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, *, upgrades: bool = True) -> None:
         """Open the file. It is created if it does not exist; its directory must exist.
+
+        Args:
+            path: The path of the file.
+            upgrades: Whether a file of an earlier schema version is upgraded. If not, nothing is written, and only
+                `entries` may be called.
 
         Raises:
             StorageError: Another broker has the file open, it is not a metadata store, or it is damaged.
         """
         self._path = Path(path)
+        self._upgrades = upgrades
+        self.is_outdated = False
+        """Whether the file has an earlier schema version, and was not upgraded."""
         self.version = 0
         """The version of the last commit; 0 if there was none."""
         self._newest: MetadataBatch | None = None
@@ -107,6 +115,8 @@ class SqliteMetadataStore:
         self._connection.execute("PRAGMA synchronous = FULL")
         with self._transaction():
             self._upgrade()
+        if not self._upgrades:
+            return
         self._load()
         self._delete_ephemeral_entries()
 
@@ -129,8 +139,12 @@ class SqliteMetadataStore:
                 raise StorageError(f"{self._path}: not a metadata store of Headrace")
             if not 0 < version <= SCHEMA_VERSION:
                 raise StorageError(
-                    f"{self._path}: written in format {version}, this version reads {SCHEMA_VERSION}"
+                    f"{self._path}: written in format {version}, this version reads up to {SCHEMA_VERSION}: "
+                    "use the version of Headrace that wrote the file, or a newer one"
                 )
+            if version < SCHEMA_VERSION and not self._upgrades:
+                self.is_outdated = True
+                return
         for statements in _UPGRADES[version:]:
             for statement in filter(str.strip, statements.split(";")):
                 self._connection.execute(statement)
@@ -218,7 +232,7 @@ class SqliteMetadataStore:
                 row = self._connection.execute(
                     "SELECT version FROM entries WHERE key = ?", (check.key,)
                 ).fetchone()
-                if not holds(check, None if row is None else row[0]):
+                if not check.holds(None if row is None else row[0]):
                     raise Conflict(index)
             change = self._write(operations, version)
             self._log(change, version)

@@ -78,7 +78,8 @@ class Watches:
     def _next(self, watch: _Watch) -> MetadataBatch:
         change = None if watch.version is None else self._log.change(watch.version + 1)
         if watch.version is None or change is None:
-            watch.version = self._log.version
-            return MetadataBatch(snapshot=True, puts=self._log.entries())
+            version, entries = self._log.version, self._log.entries()
+            watch.version = version  # not before the entries are read: a failed read is repeated
+            return MetadataBatch(snapshot=True, puts=entries)
         watch.version += 1
         return change

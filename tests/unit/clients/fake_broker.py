@@ -13,11 +13,12 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Self
 
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.frame import RequestHeader, decode_request, encode_response
+from headrace.protocol.messages import fetch, produce
 from headrace.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from headrace.protocol.messages.fetch import (
     FetchableTopicResponse,
@@ -119,6 +120,12 @@ class FakeCluster:
         self.session_lifetime_ms = 0
         self.logs: dict[TopicPartition, Log] = {}
         self.leaders: dict[TopicPartition, int] = {}
+        self.epochs: dict[TopicPartition, int] = {}
+        """The leader epochs of partitions whose leader has moved (see `move`); 0 for others."""
+        self.versions = dict(VERSIONS)
+        """The newest version of each API."""
+        self.topic_ids: dict[str, bytes] = {}
+        """The ids of topics that are not the usual ones."""
         self.faults: deque[Fault] = deque()
         self.requests: list[tuple[int, object]] = []
         self.max_batch_bytes: int | None = None
@@ -141,6 +148,20 @@ class FakeCluster:
                 self.faults.remove(fault)
                 return fault
         return None
+
+    def topic_id(self, name: str) -> bytes:
+        return self.topic_ids.get(name) or name.encode().ljust(16, b"-")[:16]
+
+    def name_of(self, topic_id: bytes) -> str | None:
+        names = (where.topic for where in self.logs)
+        return next((name for name in names if self.topic_id(name) == topic_id), None)
+
+    def move(self, topic: str, partition: int, leader: int) -> None:
+        """Let another broker lead a partition, in the next leader epoch."""
+        where = TopicPartition(topic, partition)
+        with self.lock:
+            self.leaders[where] = leader
+            self.epochs[where] = self.epochs.get(where, 0) + 1
 
     def count(self, kind: type) -> int:
         return sum(1 for _, request in self.requests if isinstance(request, kind))
@@ -272,7 +293,7 @@ class FakeBroker:
     def _api_versions(self, _request, code):
         rows = [
             ApiVersion(api_key=key, min_version=4 if key == ApiKey.FETCH else 0, max_version=newest)
-            for key, newest in VERSIONS.items()
+            for key, newest in self.cluster.versions.items()
         ]
         return ApiVersionsResponse(error_code=code, api_keys=rows)
 
@@ -298,11 +319,13 @@ class FakeBroker:
             topics=[
                 MetadataResponseTopic(
                     name=name,
-                    topic_id=b"i" * 16,
+                    topic_id=cluster.topic_id(name),
                     error_code=0 if name in names else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                     partitions=[
                         MetadataResponsePartition(
-                            partition_index=where.partition, leader_id=cluster.leaders[where]
+                            partition_index=where.partition,
+                            leader_id=cluster.leaders[where],
+                            leader_epoch=cluster.epochs.get(where, 0),
                         )
                         for where in sorted(cluster.logs)
                         if where.topic == name
@@ -314,16 +337,36 @@ class FakeBroker:
 
     def _produce(self, request, code):
         topics = []
+        moved = {}
         for topic in request.topic_data:
             parts = []
+            name = self.cluster.name_of(topic.topic_id) if any(topic.topic_id) else topic.name
             for data in topic.partition_data:
-                where = TopicPartition(topic.name, data.index)
-                error, offset = self._append(where, bytes(data.records), code)
-                parts.append(
-                    PartitionProduceResponse(index=data.index, error_code=error, base_offset=offset)
+                where = TopicPartition(name or "", data.index)
+                if name is None:
+                    error, offset = ErrorCode.UNKNOWN_TOPIC_ID, -1
+                else:
+                    error, offset = self._append(where, bytes(data.records), code)
+                part = PartitionProduceResponse(
+                    index=data.index, error_code=error, base_offset=offset
                 )
-            topics.append(TopicProduceResponse(name=topic.name, partition_responses=parts))
-        return ProduceResponse(responses=topics) if request.acks else None
+                if error == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                    leader = moved[where] = self.cluster.leaders[where]
+                    part.current_leader = produce.LeaderIdAndEpoch(
+                        leader_id=leader, leader_epoch=self.cluster.epochs.get(where, 0)
+                    )
+                parts.append(part)
+            topics.append(
+                TopicProduceResponse(
+                    name=topic.name, topic_id=topic.topic_id, partition_responses=parts
+                )
+            )
+        endpoints = [produce.NodeEndpoint(**self._address(node)) for node in set(moved.values())]
+        response = ProduceResponse(responses=topics, node_endpoints=endpoints)
+        return response if request.acks else None
+
+    def _address(self, node: int) -> dict[str, Any]:
+        return {"node_id": node, "host": "127.0.0.1", "port": self.cluster.brokers[node].port}
 
     def _append(
         self, where: TopicPartition, batch: bytes, code: ErrorCode
@@ -339,16 +382,30 @@ class FakeBroker:
 
     def _fetch(self, request, code):
         responses = []
+        moved = set()
         for topic in request.topics:
+            name = self.cluster.name_of(topic.topic_id) if any(topic.topic_id) else topic.topic
+            unknown = ErrorCode.UNKNOWN_TOPIC_ID if name is None else code
             parts = [
-                self._fetch_one(TopicPartition(topic.topic, p.partition), p, code)
+                self._fetch_one(TopicPartition(name or "", p.partition), p, unknown)
                 for p in topic.partitions
             ]
-            responses.append(FetchableTopicResponse(topic=topic.topic, partitions=parts))
-        return FetchResponse(responses=responses)
+            for part in parts:
+                if part.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                    where = TopicPartition(name or "", part.partition_index)
+                    moved.add(self.cluster.leaders[where])
+                    part.current_leader = fetch.LeaderIdAndEpoch(
+                        leader_id=self.cluster.leaders[where],
+                        leader_epoch=self.cluster.epochs.get(where, 0),
+                    )
+            responses.append(
+                FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=parts)
+            )
+        endpoints = [fetch.NodeEndpoint(**self._address(node)) for node in moved]
+        return FetchResponse(responses=responses, node_endpoints=endpoints)
 
     def _fetch_one(self, where, wanted, code):
-        log = self.cluster.logs[where]
+        log = self.cluster.logs.get(where, Log())
         if not code and self.cluster.leaders[where] != self.node:
             code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         if not code and wanted.fetch_offset > log.end_offset:

@@ -51,9 +51,25 @@ def test_mistakes_are_named(properties: dict[str, str], text: str) -> None:
         parse_config(ClientConfig, properties)
 
 
-@pytest.mark.parametrize(("value", "acks"), [("all", -1), ("-1", -1), (1, 1), ("0", 0)])
+@pytest.mark.parametrize(
+    ("value", "acks"),
+    [("all", -1), ("ALL", -1), (-1, -1), ("-1", -1), (1, 1), ("0", 0), ("2", 2), (32767, 32767)],
+)
 def test_acks_accepts_numbers_and_names(value, acks: int) -> None:
     assert parse_config(ProducerConfig, {"acks": value}).acks == acks
+
+
+@pytest.mark.parametrize("value", ["", "none", -2, "1.5", 32768, "\u0662", "+1", True, None])
+def test_acks_are_all_or_a_number_of_replicas(value) -> None:
+    with pytest.raises(ConfigError, match="is all or a number of replicas up to 32767, not "):
+        parse_config(ProducerConfig, {"acks": value})
+
+
+@pytest.mark.parametrize("asked_for", ["enable.idempotence", "transactional.id"])
+def test_acks_of_two_replicas_exclude_idempotence_and_transactions(asked_for: str) -> None:
+    assert not parse_config(ProducerConfig, {"acks": 2}).enable_idempotence
+    with pytest.raises(ConfigError, match="acks=all"):
+        parse_config(ProducerConfig, {"acks": 2, asked_for: "true"})
 
 
 def test_acks_that_rule_idempotence_out_switch_it_off_unless_it_was_asked_for() -> None:

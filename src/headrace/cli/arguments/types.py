@@ -1,4 +1,4 @@
-"""Types of options: sizes and durations with units."""
+"""Types of options: sizes and durations with units, acks."""
 
 from __future__ import annotations
 
@@ -36,3 +36,20 @@ class DurationType(click.ParamType):  # type: ignore[type-arg]  # generic in the
             return parse_duration(str(value))
         except OffsetSpecError as error:
             self.fail(str(error), param, ctx)
+
+
+class AcksType(click.ParamType):  # type: ignore[type-arg]  # generic in the newest versions only
+    """The replicas that acknowledge a record: all, or a number."""
+
+    name = "all|NUMBER"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the text, which is valid."""
+        from headrace.clients.config import parse_acks
+        from headrace.errors import ConfigError
+
+        try:
+            parse_acks("acks", value)
+        except ConfigError:
+            self.fail(f"{value!r} is not a number of replicas: use all, 0, 1, 2, ...", param, ctx)
+        return str(value)

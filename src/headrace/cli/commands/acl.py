@@ -63,7 +63,12 @@ class _AskedAcls:
 
 @contextlib.contextmanager
 def _acls(
-    bootstrap: str, properties: dict[str, str], data: Path | None, *, create: bool = False
+    bootstrap: str,
+    properties: dict[str, str],
+    data: Path | None,
+    *,
+    create: bool = False,
+    changes: bool = True,
 ) -> Iterator[Acls]:
     """Open the entries of a running broker or of a data directory."""
     from headrace.errors import ApiError
@@ -71,7 +76,7 @@ def _acls(
     if data is not None:
         from headrace.cli.commands.offline import StoredAcls, metadata_of
 
-        with metadata_of(data, create=create) as writer:
+        with metadata_of(data, create=create, changes=changes) as writer:
             yield StoredAcls(writer)
         return
     try:
@@ -131,7 +136,7 @@ def list_acls(
     A resource name finds every entry that applies to the resource, prefixes and wildcards included. With --prefixed it
     finds the entries with that prefix.
     """
-    with _acls(bootstrap, properties, data) as acls:
+    with _acls(bootstrap, properties, data, changes=False) as acls:
         found = _find(acls, wanted.filters(matching=True))
     _print(dict.fromkeys(found), None, as_json=as_json)
 

@@ -12,7 +12,7 @@ import click
 from headrace.cli.arguments.completion import complete_topics
 from headrace.cli.arguments.connection import open_client
 from headrace.cli.arguments.options import client_options
-from headrace.cli.arguments.types import DurationType, SizeType
+from headrace.cli.arguments.types import AcksType, DurationType, SizeType
 from headrace.cli.command_group import CommandGroup, argument
 from headrace.cli.output.printing import fail, print_facts, print_json
 from headrace.cli.output.progress import Progress, size_text
@@ -72,8 +72,10 @@ _quiet = click.option("-q", "--quiet", is_flag=True, help="Do not show progress.
 )
 @click.option(
     "--acks",
-    type=click.Choice(["all", "1", "0"]),
-    help="The replicas that must acknowledge a record.  [default: all]",
+    type=AcksType(),
+    metavar="all|NUMBER",
+    help="The replicas that must acknowledge a record: all in-sync replicas, or a number of them. Numbers above 1 are "
+    "for topics of Headrace.  [default: all]",
 )
 @_quiet
 @partial(client_options, role="producer")

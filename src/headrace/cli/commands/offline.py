@@ -22,6 +22,8 @@ from headrace.clients.flows.scram import SaltedPassword, UserDescription
 from headrace.config.broker import BrokerConfig
 from headrace.core.meta_properties import META_FILE
 from headrace.errors import ApiError, ConfigError, ErrorCode, StorageError
+from headrace.metadata_stores.sqlite import SqliteMetadataStore
+from headrace.ports import MetadataBatch, MetadataStore
 from headrace.security.acls import AclBinding, AclFilter
 from headrace.security.scram import ScramMechanism, credential_of_salted
 from headrace.server.entropy import OsEntropy
@@ -44,12 +46,14 @@ class _Said:
 
 
 @contextlib.contextmanager
-def metadata_of(data: Path, *, create: bool) -> Iterator[MetadataWriter]:
+def metadata_of(data: Path, *, create: bool, changes: bool) -> Iterator[MetadataWriter]:
     """Open and lock the metadata of a stopped broker.
 
     Args:
         data: The data directory of the broker; the first one if it has several.
         create: Whether to create the metadata if there is none.
+        changes: Whether the command changes the metadata. If not, nothing is written, and the metadata of an earlier
+            version stay readable for that version.
 
     Raises:
         ConfigError: The directory has no metadata.
@@ -64,20 +68,40 @@ def metadata_of(data: Path, *, create: bool) -> Iterator[MetadataWriter]:
             raise ConfigError(
                 f"{data} is not the data directory of a broker: it has no {METADATA_FILE}"
             )
-    try:
+    with _errors_of_running_brokers(data), contextlib.ExitStack() as opened:
+        if (data / METADATA_FILE).exists():
+            store = SqliteMetadataStore(data / METADATA_FILE, upgrades=False)
+            if not changes:
+                opened.callback(store.close)
+                writer = _writer(store)
+                writer.image.apply(MetadataBatch(snapshot=True, puts=store.entries()))
+                yield writer
+                return
+            if store.is_outdated:
+                say(f"{data} is upgraded: earlier versions of Headrace cannot read it any more")
+            store.close()
         stores = open_stores([data])
+        opened.callback(stores.close)
+        writer = _writer(stores.metadata)
+        writer.begin()
+        yield writer
+
+
+def _writer(store: MetadataStore) -> MetadataWriter:
+    return MetadataWriter(store, BrokerConfig().broker_id, os.urandom(16), _Said())
+
+
+@contextlib.contextmanager
+def _errors_of_running_brokers(data: Path) -> Iterator[None]:
+    """Explain the error of a directory that a broker uses."""
+    try:
+        yield
     except StorageError as error:
         if "in use" not in str(error):
             raise
         raise StorageError(
             f"a broker is running on {data}: use -b HOST:PORT instead of --data, or stop the broker first"
         ) from error
-    try:
-        writer = MetadataWriter(stores.metadata, BrokerConfig().broker_id, os.urandom(16), _Said())
-        writer.begin()
-        yield writer
-    finally:
-        stores.close()
 
 
 class StoredUsers:

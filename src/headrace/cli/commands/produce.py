@@ -17,6 +17,7 @@ from click.core import ParameterSource
 from headrace.cli.arguments.completion import complete_topics
 from headrace.cli.arguments.connection import check_reachable
 from headrace.cli.arguments.options import LINES_OR_JSON, client_options, preformatted
+from headrace.cli.arguments.types import AcksType
 from headrace.cli.command_group import argument, command
 from headrace.cli.commands.produce_partitioner import chosen_partitioner
 from headrace.cli.output.printing import fail, is_terminal, say
@@ -124,8 +125,10 @@ Examples:   echo '{"id":1}' | headrace produce orders -k alice
 )
 @click.option(
     "--acks",
-    type=click.Choice(["all", "1", "0"]),
-    help="The replicas that must acknowledge a record.  [default: all]",
+    type=AcksType(),
+    metavar="all|NUMBER",
+    help="The replicas that must acknowledge a record: all in-sync replicas, or a number of them. Numbers above 1 are "
+    "for topics of Headrace.  [default: all]",
 )
 @click.option(
     "-Z",

@@ -44,6 +44,8 @@ for command in topic_changes.COMMANDS:
 @click.option(
     "-r",
     "--replicas",
+    "--replication-factor",
+    "replicas",
     type=click.IntRange(min=1),
     help="The number of replicas.  [default: that of the broker]",
 )

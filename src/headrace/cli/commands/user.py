@@ -64,7 +64,12 @@ class _AskedUsers:
 
 @contextlib.contextmanager
 def _users(
-    bootstrap: str, properties: dict[str, str], data: Path | None, *, create: bool = False
+    bootstrap: str,
+    properties: dict[str, str],
+    data: Path | None,
+    *,
+    create: bool = False,
+    changes: bool = True,
 ) -> Iterator[Users]:
     """Open the users of a running broker or of a data directory."""
     if data is None:
@@ -73,7 +78,7 @@ def _users(
         return
     from headrace.cli.commands.offline import StoredUsers, metadata_of
 
-    with metadata_of(data, create=create) as writer:
+    with metadata_of(data, create=create, changes=changes) as writer:
         yield StoredUsers(writer)
 
 
@@ -200,7 +205,7 @@ def list_users(
     bootstrap: str, properties: dict[str, str], *, data: Path | None, as_json: bool
 ) -> None:
     """List the users that have a password."""
-    with _users(bootstrap, properties, data) as users:
+    with _users(bootstrap, properties, data, changes=False) as users:
         found = _described(users, None)
     if as_json:
         print_json([_document(each) for each in found])

@@ -16,12 +16,11 @@ from headrace.clients.consumer.records import FetchedBatches
 from headrace.clients.engine import Engine
 from headrace.clients.flows import metadata
 from headrace.clients.flows.cluster import NO_LEADER
-from headrace.clients.flows.effects import Call
 from headrace.clients.flows.fetch import (
     FetchedPartition,
     FetchLimits,
     FetchPosition,
-    fetch_request,
+    fetch_call,
     read_fetch,
 )
 from headrace.clients.flows.list_offsets import READ_COMMITTED, READ_UNCOMMITTED
@@ -125,16 +124,18 @@ class Fetcher:
             for partition in assigned.values():
                 partition.fetching = False
             try:
-                for name, data in read_fetch(self._engine.state, positions, outcome):
+                for name, data in read_fetch(self._engine.state, positions, outcome, node):
                     self._take_answer(assigned[name], positions[name].offset, data, node)
             except Exception as error:  # noqa: BLE001 - the next poll raises it
                 self._mute(assigned.values())
                 self._on_failure(InternalError.of(error, "an answer cannot be taken in"))
             self._engine.notify()
 
-        call = Call(
-            request=fetch_request(positions, limits),
-            node=node,
+        call = fetch_call(
+            self._engine.state.metadata,
+            node,
+            positions,
+            limits,
             channel=FETCH_CHANNEL,
             timeout_ms=self._config.request_timeout_ms + self._config.fetch_max_wait_ms,
         )
@@ -157,9 +158,7 @@ class Fetcher:
             else:
                 partition.failures = 1
         elif data.error in metadata.STALE_LEADER_ERRORS or data.error.retriable:
-            error = partition_error(partition.name, data.error, data.reason)
-            self._engine.trouble.note(error, self._engine.now_ms)
-            self._mute([partition])
+            self._retry(partition, data)
         elif data.error:
             self._mute([partition])
             self._on_failure(partition_error(partition.name, data.error))
@@ -175,6 +174,13 @@ class Fetcher:
                 )
             else:
                 partition.quiet_until_ms = self._engine.now_ms + ASK_AGAIN_MS
+
+    def _retry(self, partition: AssignedPartition, data: FetchedPartition) -> None:
+        """Fetch again after a backoff; at once if the response has named the new leader."""
+        error = partition_error(partition.name, data.error, data.reason)
+        self._engine.trouble.note(error, self._engine.now_ms)
+        if not data.names_leader:
+            self._mute([partition])
 
     def _stalled(self, partition: AssignedPartition, text: str) -> None:
         """Fetch again after a backoff; report an error when that has not helped."""

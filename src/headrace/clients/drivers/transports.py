@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import ipaddress
 import os
 import socket
 from collections.abc import Coroutine
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from headrace.clients.config import ClientConfig
 from headrace.clients.drivers.credentials import Credentials, no_token
@@ -40,7 +41,7 @@ class LinkProtocol(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start to use the transport."""
-        assert isinstance(transport, asyncio.Transport), "a TCP connection has such a transport"
+        transport = cast("asyncio.Transport", transport)  # those of uvloop are of no such class
         if self._link.lost is None:
             transport.set_write_buffer_limits(
                 high=0
@@ -103,10 +104,20 @@ class Transports:
     ) -> None:
         self.opening: dict[Link, asyncio.Task[None]] = {}
         """The tasks that connect or authenticate a link."""
+        self._config = config
         self._tls = client_context(config) if config.encrypted else None
         self._credentials = Credentials(config) if config.authenticates else None
         self._driver = driver
         self._loop = loop
+
+    def read_certificates(self) -> None:
+        """Read the files of the certificates again, for the connections that follow.
+
+        Raises:
+            ConfigError: A file cannot be used. The previous certificates stay in use.
+        """
+        if self._tls is not None:
+            self._tls = client_context(self._config)
 
     def open(self, link: Link) -> None:
         """Start to connect a link."""
@@ -155,8 +166,8 @@ class Transports:
 
     def flush(self, link: Link) -> None:
         """Pass the connection's output to its transport."""
-        transport = link.socket
-        if link.lost is None and isinstance(transport, asyncio.Transport):
+        if link.lost is None and link.open:
+            transport = cast("asyncio.Transport", link.socket)
             transport.writelines(map(_bytes, link.connection.take_output()))
             if not transport.get_write_buffer_size():
                 link.connection.written()
@@ -166,19 +177,22 @@ class Transports:
         task = self.opening.pop(link, None)
         if task is not None and task is not asyncio.current_task():
             task.cancel()
-        if isinstance(link.socket, asyncio.Transport):
-            link.socket.abort()
+        if link.open:
+            cast("asyncio.Transport", link.socket).abort()
 
     async def _connect(self, link: Link) -> None:
         host, port = link.address
+        # uvloop has no such argument. It tries the addresses of a host one after another.
+        races = isinstance(self._loop, asyncio.BaseEventLoop) and not _is_address(host)
+        options: dict[str, Any] = {"happy_eyeballs_delay": 0.25} if races else {}
         try:
             await self._loop.create_connection(
                 lambda: LinkProtocol(self._driver, link),
                 host,
                 port,
-                happy_eyeballs_delay=0.25,
                 ssl=self._tls,
                 server_hostname=None if self._tls is None else host,
+                **options,
             )
         except (OSError, UnicodeError) as error:
             self._driver.refresh()
@@ -207,3 +221,16 @@ def refusal(error: OSError | UnicodeError) -> str:
 def _bytes(payload: Buffer | FileRange) -> Buffer:
     assert not isinstance(payload, FileRange), "a client sends bytes, never ranges of files"
     return payload
+
+
+def _is_address(host: str) -> bool:
+    """Return whether a host is an IP address.
+
+    Without the race between the addresses of a name, asyncio closes the socket of a cancelled task that has just
+    connected.
+    """
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

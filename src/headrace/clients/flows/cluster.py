@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol
 
 from headrace.errors import ErrorCode
 from headrace.registers import Named
 from headrace.types import TopicPartition
 
+MAX_BROKERS = 10_000
+"""The largest number of brokers of a cluster."""
 NO_LEADER = -1
 NO_TOPIC_ID = bytes(16)
 
@@ -25,6 +28,22 @@ class BrokerAddress:
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
+
+
+class CurrentLeader(Protocol):
+    """The leader that a response names with an error (KIP-951)."""
+
+    leader_id: int
+    leader_epoch: int
+
+
+class NodeEndpoint(Protocol):
+    """The address of a leader that a response names."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +137,44 @@ class ClusterMetadata:
         self.topics[topic.name] = TopicMetadata(
             topic.name, topic.topic_id, partitions, topic.is_internal, topic.error
         )
+
+    def learn_leader(
+        self,
+        topic_partition: TopicPartition,
+        leader: CurrentLeader | None,
+        endpoints: Iterable[NodeEndpoint],
+        node: int,
+    ) -> bool:
+        """Store the leader that a response names with an error. Return whether requests can go to this leader now.
+
+        Args:
+            topic_partition: The partition.
+            leader: The leader and its epoch; None if the response names none.
+            endpoints: The addresses in the response.
+            node: The node id of the broker that has responded.
+        """
+        known = self.partition(topic_partition)
+        if leader is None or known is None or leader.leader_epoch < known.leader_epoch:
+            return False
+        if leader.leader_epoch == known.leader_epoch:  # named by an earlier response
+            return leader.leader_id == self.leader(topic_partition) != node
+        for each in endpoints:
+            known_address = each.node_id in self.brokers
+            if each.node_id == leader.leader_id and (
+                known_address or len(self.brokers) < MAX_BROKERS
+            ):
+                address = BrokerAddress(each.node_id, each.host, each.port, each.rack)
+                self.brokers[each.node_id] = address
+        if leader.leader_id not in self.brokers:
+            return False
+        partitions = self.topics[topic_partition.topic].partitions
+        partitions[topic_partition.partition] = replace(
+            known,
+            leader=leader.leader_id,
+            leader_epoch=leader.leader_epoch,
+            error=ErrorCode.NONE,
+        )
+        return True
 
     @staticmethod
     def _newer(known: PartitionMetadata | None, told: PartitionMetadata) -> PartitionMetadata:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from headrace.clients.flows import metadata
-from headrace.clients.flows.cluster import NO_LEADER
+from headrace.clients.flows.cluster import NO_LEADER, NO_TOPIC_ID, ClusterMetadata
 from headrace.clients.flows.effects import Call, ClientState, Flow
 from headrace.clients.flows.list_offsets import READ_UNCOMMITTED
 from headrace.clients.flows.routing import by_leader, by_topic
@@ -23,6 +23,8 @@ from headrace.types import Buffer, FileRange, TopicPartition
 
 DEFAULT_PARTITION_MAX_BYTES: Final = 1 << 20
 DEFAULT_FETCH_MAX_BYTES: Final = 50 << 20
+NAMES_VERSION: Final = 12
+"""The newest version of Fetch in which topics have names. Later ones have ids, which old brokers do not return."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,8 @@ class FetchedPartition:
     """(producer id, first offset) of transactions that read_committed readers must leave out."""
     reason: str = ""
     """The broker and the event, for NETWORK_EXCEPTION; "" for other errors."""
+    names_leader: bool = False
+    """Whether the response named the new leader with the error, and the next fetch goes there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +67,38 @@ class FetchLimits:
     """An encoded `TagFilter`. Brokers that do not support tags return all records. None is no filter."""
 
 
-def fetch_request(
-    positions: Mapping[TopicPartition, FetchPosition], limits: FetchLimits
-) -> Message:
-    """Build the request for one broker's partitions, without a fetch session."""
-    return FetchRequest(
+def fetch_call(
+    cluster: ClusterMetadata,
+    node: int,
+    positions: Mapping[TopicPartition, FetchPosition],
+    limits: FetchLimits,
+    *,
+    channel: str = "",
+    timeout_ms: int | None = None,
+) -> Call:
+    """Build the call for one broker's partitions, without a fetch session. Their topics are known."""
+    known = cluster.topics
+    topics = [
+        FetchTopic(
+            topic=name,
+            topic_id=known[name].topic_id,
+            partitions=[
+                FetchPartition(
+                    partition=number,
+                    current_leader_epoch=position.leader_epoch,
+                    fetch_offset=position.offset,
+                    partition_max_bytes=position.max_bytes,
+                )
+                for number, position in partitions.items()
+            ],
+        )
+        for name, partitions in by_topic(positions).items()
+    ]
+    newest = None
+    for topic in topics:
+        if topic.topic_id == NO_TOPIC_ID:
+            newest = NAMES_VERSION
+    request = FetchRequest(
         replica_id=-1,
         max_wait_ms=limits.max_wait_ms,
         min_bytes=limits.min_bytes,
@@ -76,21 +107,10 @@ def fetch_request(
         session_id=0,
         session_epoch=-1,
         headrace_filter=limits.tags or b"",
-        topics=[
-            FetchTopic(
-                topic=name,
-                partitions=[
-                    FetchPartition(
-                        partition=number,
-                        current_leader_epoch=position.leader_epoch,
-                        fetch_offset=position.offset,
-                        partition_max_bytes=position.max_bytes,
-                    )
-                    for number, position in partitions.items()
-                ],
-            )
-            for name, partitions in by_topic(positions).items()
-        ],
+        topics=topics,
+    )
+    return Call(
+        request=request, node=node, channel=channel, timeout_ms=timeout_ms, max_version=newest
     )
 
 
@@ -98,8 +118,12 @@ def read_fetch(
     state: ClientState,
     positions: Mapping[TopicPartition, FetchPosition],
     outcome: Message | HeadraceError,
+    node: int,
 ) -> Iterator[tuple[TopicPartition, FetchedPartition]]:
-    """Yield the response of one broker by partition. The leaders of partitions with a leader error become stale."""
+    """Yield the response of one broker by partition.
+
+    After a leader error the metadata has the leader that the response names; without one, the topic becomes stale.
+    """
     if isinstance(outcome, TransportError):
         state.stale_topics.update(topic for topic, _ in positions)
         lost = FetchedPartition(error=ErrorCode.NETWORK_EXCEPTION, reason=str(outcome))
@@ -110,13 +134,24 @@ def read_fetch(
     assert isinstance(outcome, FetchResponse)
     if outcome.error_code:
         raise ApiError.for_code(outcome.error_code)
+    names: dict[bytes, str] = {}
     for topic in outcome.responses:
+        topic_name = topic.topic
+        if not topic_name:
+            # The id of a topic that was created again since the request is unknown here, and its response ignored.
+            names = names or {state.metadata.topic_id(each.topic): each.topic for each in positions}
+            topic_name = names.get(topic.topic_id, "")
         for data in topic.partitions:
-            name = TopicPartition(topic.topic, data.partition_index)
+            name = TopicPartition(topic_name, data.partition_index)
             if name not in positions:
                 continue  # a partition that was not requested is ignored
-            error = ErrorCode(data.error_code)
-            metadata.forget_leader(state, topic.topic, error)
+            error, names_leader = ErrorCode(data.error_code), False
+            if error:
+                names_leader = state.metadata.learn_leader(
+                    name, data.current_leader, outcome.node_endpoints, node
+                )
+                if not names_leader:
+                    metadata.forget_leader(state, topic_name, error)
             records = data.records
             assert not isinstance(records, FileRange), "bytes from a socket are never a file range"
             yield (
@@ -131,6 +166,7 @@ def read_fetch(
                         (aborted.producer_id, aborted.first_offset)
                         for aborted in data.aborted_transactions or ()
                     ),
+                    names_leader=names_leader,
                 ),
             )
 
@@ -152,10 +188,10 @@ def fetch(
     fetched |= dict.fromkeys(leaderless, FetchedPartition(error=ErrorCode.LEADER_NOT_AVAILABLE))
     state.stale_topics.update(topic for topic, _ in leaderless)
     outcomes = yield tuple(
-        Call(request=fetch_request(part, limits), node=node) for node, part in nodes.items()
+        fetch_call(state.metadata, node, part, limits) for node, part in nodes.items()
     )
-    for part, outcome in zip(nodes.values(), outcomes, strict=True):
-        for topic_partition, partition in read_fetch(state, part, outcome):
+    for (node, part), outcome in zip(nodes.items(), outcomes, strict=True):
+        for topic_partition, partition in read_fetch(state, part, outcome, node):
             fetched[topic_partition] = partition
     return fetched
 

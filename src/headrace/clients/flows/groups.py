@@ -6,11 +6,15 @@ import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from headrace.clients.flows import metadata
+from headrace.clients.flows.all_coordinators import ask_all_coordinators
 from headrace.clients.flows.classic_group import CONSUMER_PROTOCOL_TYPE, decode_assignment
-from headrace.clients.flows.coordinator import ask_coordinator, find_coordinator, raise_for
-from headrace.clients.flows.effects import Call, ClientState, Flow
-from headrace.errors import ApiError, ErrorCode, HeadraceError, ProtocolError
+from headrace.clients.flows.coordinator import (
+    ask_coordinator,
+    find_coordinator,
+    raise_for,
+)
+from headrace.clients.flows.effects import ClientState, Flow
+from headrace.errors import ApiError, ErrorCode, ProtocolError
 from headrace.protocol.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -69,15 +73,11 @@ class GroupDescription:
 
 def list_groups(state: ClientState) -> Flow[list[GroupListing]]:
     """Return the groups of all brokers, sorted by name."""
-    yield from metadata.refresh(state, ())
-    nodes = sorted(state.metadata.brokers)
-    outcomes = yield tuple(Call(request=ListGroupsRequest(), node=node) for node in nodes)
+    outcomes = yield from ask_all_coordinators(
+        state, ListGroupsRequest(), ListGroupsResponse, lambda response: response.error_code
+    )
     listings: dict[str, GroupListing] = {}
-    for node, outcome in zip(nodes, outcomes, strict=True):
-        if isinstance(outcome, HeadraceError):
-            raise outcome
-        if not isinstance(outcome, ListGroupsResponse):
-            raise ProtocolError(f"expected a ListGroupsResponse, got {type(outcome).__name__}")
+    for node, outcome in sorted(outcomes.items()):
         raise_for(outcome.error_code, f"broker {node} cannot list its groups")
         for group in outcome.groups:
             listings[group.group_id] = GroupListing(

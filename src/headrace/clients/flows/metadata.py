@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Collection, Iterable
 
 from headrace.clients.flows.cluster import (
+    MAX_BROKERS,
     BrokerAddress,
     ClusterMetadata,
     PartitionMetadata,
@@ -20,8 +21,6 @@ from headrace.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 
-MAX_BROKERS = 10_000
-"""The largest number of brokers of a cluster."""
 AUTO_CREATE_ATTEMPTS = 8
 """The number of requests for a topic that the broker may create; the creation takes a moment, or is disabled."""
 UNKNOWN_TOPIC_ATTEMPTS = 4

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from headrace.clients.flows import metadata
-from headrace.clients.flows.cluster import NO_LEADER
+from headrace.clients.flows.cluster import NO_LEADER, NO_TOPIC_ID, ClusterMetadata
 from headrace.clients.flows.effects import Call, ClientState, Flow, ask
 from headrace.clients.flows.routing import (
     by_topic,
@@ -28,6 +29,9 @@ from headrace.protocol.messages.produce import (
 )
 from headrace.types import Buffer, TopicPartition
 
+NAMES_VERSION: Final = 12
+"""The newest version of Produce in which topics have names. Later ones have ids, which old brokers do not return."""
+
 
 @dataclass(frozen=True, slots=True)
 class ProducedPartition:
@@ -41,6 +45,8 @@ class ProducedPartition:
     error: ErrorCode = ErrorCode.NONE
     message: str = ""
     """The message of the broker about the error; "" if there is none."""
+    names_leader: bool = False
+    """Whether the response named the new leader with the error, and the metadata has this leader now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,49 +57,73 @@ class ProducerIdentity:
     producer_epoch: int = -1
 
 
-def produce_request(
+def produce_call(
+    cluster: ClusterMetadata,
+    node: int,
     batches: Mapping[TopicPartition, Buffer],
+    *,
     acks: int,
     timeout_ms: int,
     transactional_id: str | None = None,
-) -> Message:
-    """Build the request for one broker, with one batch for each partition."""
-    return ProduceRequest(
-        transactional_id=transactional_id,
-        acks=acks,
-        timeout_ms=timeout_ms,
-        topic_data=[
-            TopicProduceData(
-                name=name,
-                partition_data=[
-                    PartitionProduceData(index=number, records=batch)
-                    for number, batch in partitions.items()
-                ],
-            )
-            for name, partitions in by_topic(batches).items()
-        ],
+    max_version: int | None = None,
+) -> tuple[Call, dict[bytes, str]]:
+    """Build the call for one broker, with one batch for each partition. The topics are known.
+
+    Returns:
+        The call, and the names of its topics by their ids.
+    """
+    names: dict[bytes, str] = {}
+    topics = []
+    for name, partitions in by_topic(batches).items():
+        topic_id = cluster.topics[name].topic_id
+        names[topic_id] = name
+        data = [
+            PartitionProduceData(index=number, records=batch)
+            for number, batch in partitions.items()
+        ]
+        topics.append(TopicProduceData(name=name, topic_id=topic_id, partition_data=data))
+    if NO_TOPIC_ID in names:
+        max_version = NAMES_VERSION if max_version is None else min(max_version, NAMES_VERSION)
+    request = ProduceRequest(
+        transactional_id=transactional_id, acks=acks, timeout_ms=timeout_ms, topic_data=topics
     )
+    return Call(request=request, node=node, answered=acks != 0, max_version=max_version), names
 
 
-def read_produce(response: Message) -> Iterator[tuple[TopicPartition, ProducedPartition]]:
-    """Yield the results in a response by partition."""
+def read_produce(
+    state: ClientState, response: Message, names: Mapping[bytes, str], node: int
+) -> Iterator[tuple[TopicPartition, ProducedPartition]]:
+    """Yield the results in a response by partition.
+
+    Args:
+        state: The client's state, whose metadata gets the leaders that the response names with errors.
+        response: The response.
+        names: The names of the topics of the request by their ids.
+        node: The node id of the broker that has responded.
+    """
     if not isinstance(response, ProduceResponse):
         raise ProtocolError(f"expected a ProduceResponse, got {type(response).__name__}")
     for topic in response.responses:
+        topic_name = topic.name or names.get(topic.topic_id, "")
         for partition in topic.partition_responses:
+            place = TopicPartition(topic_name, partition.index)
             messages = [partition.error_message] if partition.error_message else []
             messages += [
                 f"record {wrong.batch_index}: {wrong.batch_index_error_message or 'refused'}"
                 for wrong in partition.record_errors
             ]
             yield (
-                TopicPartition(topic.name, partition.index),
+                place,
                 ProducedPartition(
                     partition.base_offset,
                     partition.log_append_time_ms,
                     partition.log_start_offset,
                     ErrorCode(partition.error_code),
                     "; ".join(messages),
+                    partition.current_leader is not None
+                    and state.metadata.learn_leader(
+                        place, partition.current_leader, response.node_endpoints, node
+                    ),
                 ),
             )
 
@@ -116,21 +146,22 @@ def produce(
         node = state.metadata.leader(topic_partition)
         cause: HeadraceError = no_leader(topic_partition)
         if node != NO_LEADER:
-            call = Call(
-                request=produce_request({topic_partition: batch}, acks, timeout_ms),
-                node=node,
-                answered=acks != 0,
+            epoch = state.metadata.leader_epoch(topic_partition)
+            call, names = produce_call(
+                state.metadata, node, {topic_partition: batch}, acks=acks, timeout_ms=timeout_ms
             )
-            outcome = yield from _attempt(call, topic_partition)
+            outcome = yield from _attempt(state, call, names, topic_partition)
             if isinstance(outcome, ProducedPartition):
                 return outcome
+            if state.metadata.leader_epoch(topic_partition) > epoch:
+                continue  # the response has named the new leader
             cause = outcome
         state.stale_topics.add(topic_partition.topic)
         yield backoff.after(cause)
 
 
 def _attempt(
-    call: Call, topic_partition: TopicPartition
+    state: ClientState, call: Call, names: Mapping[bytes, str], topic_partition: TopicPartition
 ) -> Flow[ProducedPartition | HeadraceError]:
     """Send a batch once. Return the result or a retriable error; raise any other error."""
     try:
@@ -139,7 +170,7 @@ def _attempt(
         return error
     if response is None:
         return ProducedPartition()
-    produced = dict(read_produce(response)).get(topic_partition)
+    produced = dict(read_produce(state, response, names, call.node)).get(topic_partition)
     if produced is None:
         raise ProtocolError(f"the response to Produce does not mention {topic_partition}")
     # DUPLICATE_SEQUENCE_NUMBER means that an earlier attempt was written.

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, cast
 
-from headrace.clients.flows import metadata
+from headrace.clients.flows.all_coordinators import ask_all_coordinators
 from headrace.clients.flows.coordinator import (
     LOST_COORDINATOR_ERRORS,
     TRANSACTION_KEY_TYPE,
@@ -17,7 +17,7 @@ from headrace.clients.flows.coordinator import (
 from headrace.clients.flows.effects import Call, ClientState, Flow, ask
 from headrace.clients.flows.routing import Answer, ask_leaders, by_topic
 from headrace.clients.flows.transactions import TransactionalProducer, init_producer_id
-from headrace.errors import ApiError, ErrorCode, HeadraceError, ProtocolError, TransportError
+from headrace.errors import ApiError, ErrorCode, ProtocolError, TransportError
 from headrace.protocol.codec import Message
 from headrace.protocol.messages.describe_producers import (
     DescribeProducersRequest,
@@ -119,22 +119,16 @@ def list_transactions(
     Raises:
         ApiError: A broker refuses; INVALID_REQUEST, if a state is unknown.
     """
-    yield from metadata.refresh(state, ())
-    nodes = sorted(state.metadata.brokers)
     request = ListTransactionsRequest(
         state_filters=list(states),
         producer_id_filters=list(producer_ids),
         duration_filter=longer_than_ms,
     )
-    outcomes = yield tuple(Call(request=request, node=node) for node in nodes)
+    outcomes = yield from ask_all_coordinators(
+        state, request, ListTransactionsResponse, lambda response: response.error_code
+    )
     found: dict[str, TransactionListing] = {}
-    for node, outcome in zip(nodes, outcomes, strict=True):
-        if isinstance(outcome, HeadraceError):
-            raise outcome
-        if not isinstance(outcome, ListTransactionsResponse):
-            raise ProtocolError(
-                f"expected a ListTransactionsResponse, got {type(outcome).__name__}"
-            )
+    for node, outcome in sorted(outcomes.items()):
         raise_for(outcome.error_code, f"broker {node} cannot list its transactions")
         if outcome.unknown_state_filters:
             names = ", ".join(outcome.unknown_state_filters)

@@ -15,7 +15,7 @@ it has to: the owner of the connection calls `authenticate`, once at the beginni
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from headrace import __version__
@@ -85,6 +85,7 @@ class BrokerConnection(Generic[K]):
         peer: str = "the broker",
         max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES,
         authenticates: bool = False,
+        max_versions: Mapping[int, int] = CLIENT_MAX_VERSIONS,
     ) -> None:
         """Begin the handshake.
 
@@ -93,6 +94,7 @@ class BrokerConnection(Generic[K]):
             peer: The broker's name in messages.
             max_frame_bytes: The largest response in bytes.
             authenticates: Whether `authenticate` must come before the first request.
+            max_versions: The newest version of each API that may be used.
         """
         self.peer = peer
         self.versions: dict[int, VersionRange] | None = None
@@ -106,6 +108,7 @@ class BrokerConnection(Generic[K]):
         self.session_lifetime_ms = 0
         """Milliseconds for which the last login is valid; 0 is without limit."""
         self._authenticates = authenticates
+        self._max_versions = max_versions
         self._exchange: SaslLogin | None = None
         """The login that is pending or running; None if there is none."""
         self._exchanging = False
@@ -171,6 +174,7 @@ class BrokerConnection(Generic[K]):
                 our_range(request, max_version),
                 self.versions.get(api_key),
                 peer=self.peer,
+                limits=self._max_versions,
             )
             leave_out_unknown(request, self._extensions)
             self._encode(request, version, token if answered else None, answered=answered)
@@ -237,16 +241,27 @@ class BrokerConnection(Generic[K]):
         completed, self._completed = self._completed, []
         return completed
 
-    def abandon(self, error: HeadraceError) -> list[Completed[K]]:
-        """Close the connection: every pending request fails with `error`."""
-        tokens = [entry.token for entry in self._in_flight if entry.token is not None]
-        tokens += [token for _, token, _, _ in self._waiting]
-        tokens += self._unconfirmed
+    def is_waiting(self, token: K) -> bool:
+        """Return whether a request waits for a handshake or a login, so that the broker has not received it."""
+        return any(waiting is token for _, waiting, _, _ in self._waiting)
+
+    def abandon(
+        self, error: HeadraceError, unsent: HeadraceError | None = None
+    ) -> list[Completed[K]]:
+        """Close the connection: every pending request fails.
+
+        Args:
+            error: The error of the requests.
+            unsent: The error of requests that the broker has not received; None for the same error.
+        """
+        failed = [(entry.token, error) for entry in self._in_flight if entry.token is not None]
+        failed += [(token, unsent or error) for _, token, _, _ in self._waiting]
+        failed += [(token, error) for token in self._unconfirmed]
         self._unconfirmed.clear()
         self._in_flight.clear()
         self._waiting.clear()
         self._output.clear()
-        return self.take_completed() + [Completed(token, error) for token in tokens]
+        return self.take_completed() + [Completed(token, each) for token, each in failed]
 
     def _split(self, end: int) -> None:
         """Handle the frames in the first `end` bytes of the chunk."""

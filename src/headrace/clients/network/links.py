@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
+from headrace.clients.config import ClientConfig
 from headrace.clients.engine import Outcome
 from headrace.clients.flows.effects import Call
 from headrace.clients.network.connection import BrokerConnection
 from headrace.clients.network.outages import Address, patience_ms
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, TransportError
 
 OnDone = Callable[[Outcome], object]
+
+
+class UnsentError(TransportError):
+    """The broker has not received the request: no connection could be made, or it did not become ready in time."""
 
 
 class Pending:
@@ -109,6 +114,24 @@ class Link:
         return peer_name(self.address)
 
 
+def new_link(
+    address: Address,
+    channel: str,
+    config: ClientConfig,
+    max_versions: Mapping[int, int],
+    now_ms: int,
+) -> Link:
+    """Return a connection that is not open yet."""
+    connection: BrokerConnection[Pending] = BrokerConnection(
+        client_id=config.client_id,
+        peer=peer_name(address),
+        max_frame_bytes=config.receive_message_max_bytes,
+        authenticates=config.authenticates,
+        max_versions=max_versions,
+    )
+    return Link(address, channel, connection, now_ms + config.socket_connection_setup_timeout_ms)
+
+
 class Shell(Protocol):
     """Performs the I/O of a pool. No method blocks. Each may report a lost connection before it returns."""
 
@@ -151,3 +174,14 @@ def peer_name(address: Address) -> str:
     """Return HOST:PORT, with an IPv6 address in brackets."""
     host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def unsent(error: HeadraceError) -> HeadraceError:
+    """Return the error of a call that was not sent because its connection has ended with an error."""
+    return UnsentError(str(error)) if type(error) is TransportError else error
+
+
+def late_error(link: Link, pending: Pending) -> HeadraceError:
+    """Return the error of a call that has timed out on its connection."""
+    error = TransportError(f"{link.peer} did not answer in time")
+    return unsent(error) if link.connection.is_waiting(pending) else error

@@ -11,24 +11,29 @@ After a broker has refused the credentials, calls to it fail at once for a momen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from headrace.clients.config import ClientConfig, parse_bootstrap
 from headrace.clients.engine import ANY_NODE_SHARE, Outcome
 from headrace.clients.flows.effects import ANY_NODE, Call, ClientState
 from headrace.clients.network.addresses import Addresses
-from headrace.clients.network.connection import BrokerConnection, Completed
+from headrace.clients.network.connection import Completed
 from headrace.clients.network.links import (
     BrokerSearch,
     Link,
     OnDone,
     Pending,
     Shell,
+    UnsentError,
+    late_error,
+    new_link,
     peer_name,
+    unsent,
     unsettled,
 )
 from headrace.clients.network.outages import REPORT_AFTER_MS, Address, Outages
+from headrace.clients.network.versions import CLIENT_MAX_VERSIONS
 from headrace.errors import (
     AuthenticationError,
     ClosedError,
@@ -56,6 +61,7 @@ class Pool:
         on_error: Callable[[Exception], object],
         renewal_share: Callable[[], float] = lambda: 0.9,
         report: Callable[[str], object] = lambda _: None,
+        max_versions: Mapping[int, int] = CLIENT_MAX_VERSIONS,
     ) -> None:
         """Prepare a pool.
 
@@ -69,6 +75,7 @@ class Pool:
             renewal_share: Returns the part of a session after which to log in again; it varies, so that many clients do
                 not log in at the same time.
             report: Logs that a broker does not answer, or answers again.
+            max_versions: The newest version of each API that the client uses.
         """
         self._outages = Outages(
             lambda address, text: report(f"broker {peer_name(address)}: {text}")
@@ -84,6 +91,7 @@ class Pool:
         self._now_ms = now_ms
         self._on_error = on_error
         self._renewal_share = renewal_share
+        self._max_versions = max_versions
         self._addresses = Addresses(state, parse_bootstrap(config.bootstrap_servers), shuffle)
         self._searches: dict[str, BrokerSearch] = {}
         """The running searches for any broker, by channel."""
@@ -112,7 +120,7 @@ class Pool:
         elif call.node == ANY_NODE:
             self._submit_anywhere(pending, call.channel)
         elif (broker := self._state.metadata.brokers.get(call.node)) is None:
-            error = TransportError(f"the address of broker {call.node} is not known")
+            error = UnsentError(f"the address of broker {call.node} is not known")
             self._complete(pending, error)
         else:
             self._carry(self._link((broker.host, broker.port), call.channel), pending)
@@ -193,8 +201,8 @@ class Pool:
             elif link.ready and any(p.silent_from_ms <= now_ms for p in unsettled(link)):
                 self.lost(link, "did not answer in time")
             else:
-                late = [pending for pending in link.pending if pending.deadline_ms <= now_ms]
-                self._fail(late, TransportError(f"{link.peer} did not answer in time"))
+                for pending in [each for each in link.pending if each.deadline_ms <= now_ms]:
+                    self._complete(pending, late_error(link, pending))
                 if link.renew_at_ms is not None and link.renew_at_ms <= now_ms:
                     self._renew(link, now_ms)
         for search in list(self._searches.values()):
@@ -329,15 +337,8 @@ class Pool:
         link = self.links.get((address, channel))
         if link is not None:
             return link
-        connection: BrokerConnection[Pending] = BrokerConnection(
-            client_id=self._config.client_id,
-            peer=peer_name(address),
-            max_frame_bytes=self._config.receive_message_max_bytes,
-            authenticates=self._config.authenticates,
-        )
         now_ms = self._now_ms()
-        until_ms = now_ms + self._config.socket_connection_setup_timeout_ms
-        link = Link(address, channel, connection, until_ms)
+        link = new_link(address, channel, self._config, self._max_versions, now_ms)
         refusal = self._addresses.refusal(address, now_ms)
         if refusal is not None:
             link.lost = refusal
@@ -411,7 +412,7 @@ class Pool:
 
     def _carry(self, link: Link, pending: Pending) -> None:
         if link.lost is not None:
-            self._complete(pending, link.lost)
+            self._complete(pending, unsent(link.lost))
             return
         call = pending.call
         if call is None:
@@ -437,7 +438,7 @@ class Pool:
             self._shell.close(link)
         except Exception as failure:  # noqa: BLE001 - the calls fail with the loss of the connection nevertheless
             self._on_error(failure)
-        self._settle(link.connection.abandon(error))
+        self._settle(link.connection.abandon(error, unsent(error)))
         link.pending.clear()
 
     # Calls to any broker

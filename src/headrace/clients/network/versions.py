@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from headrace.errors import ApiError, ErrorCode
@@ -13,11 +13,10 @@ from headrace.protocol.messages.list_offsets import ListOffsetsRequest
 from headrace.protocol.versions import VersionRange
 
 CLIENT_MAX_VERSIONS: Final[dict[int, int]] = {
-    # Fetch 13, Produce 13, OffsetCommit 10 and OffsetFetch 10 name topics by id only; the flows use names.
-    ApiKey.PRODUCE: 12,
-    ApiKey.FETCH: 12,
+    ApiKey.FETCH: 17,
     ApiKey.LIST_OFFSETS: 9,
     ApiKey.METADATA: 12,
+    # OffsetCommit 10 and OffsetFetch 10 name topics by id only; the flows use names.
     ApiKey.OFFSET_COMMIT: 9,
     ApiKey.OFFSET_FETCH: 9,
     ApiKey.FIND_COORDINATOR: 4,
@@ -38,9 +37,21 @@ DELAYED_EXTENSION: Final = "delayed"
 
 
 def choose_version(
-    api_key: int, ours: VersionRange, theirs: VersionRange | None, *, peer: str = "the broker"
+    api_key: int,
+    ours: VersionRange,
+    theirs: VersionRange | None,
+    *,
+    peer: str = "the broker",
+    limits: Mapping[int, int] = CLIENT_MAX_VERSIONS,
 ) -> int:
     """Return the highest version of an API that both sides speak.
+
+    Args:
+        api_key: The API.
+        ours: The versions of the request that this side knows.
+        theirs: The versions that the broker offers; None if it lacks the API.
+        peer: The broker's name in messages.
+        limits: The newest version of each API that this side uses.
 
     Raises:
         ApiError: UNSUPPORTED_VERSION: the broker lacks the API, or the ranges do not meet.
@@ -48,7 +59,7 @@ def choose_version(
     name = ApiKey(api_key).name
     if theirs is None:
         raise ApiError.for_code(ErrorCode.UNSUPPORTED_VERSION, f"{peer} does not offer {name}")
-    newest = min(CLIENT_MAX_VERSIONS.get(api_key, ours.max), ours.max, theirs.max)
+    newest = min(limits.get(api_key, ours.max), ours.max, theirs.max)
     if newest < max(ours.min, theirs.min):
         raise ApiError.for_code(
             ErrorCode.UNSUPPORTED_VERSION,

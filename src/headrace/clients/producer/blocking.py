@@ -74,7 +74,8 @@ class Producer(BlockingProducerLifetime):
 
         Args:
             target: HOST:PORT, several separated by commas, or a `Broker` of this process.
-            acks: The replicas that must store a record: "all" in-sync ones (default), the leader (1), or none (0).
+            acks: The replicas that must store a record: "all" in-sync ones (default), the leader (1), none (0), or so
+                many in-sync replicas (2 or more, Headrace only).
             compression: none (default), gzip, snappy, lz4 or zstd.
             linger_ms: Milliseconds that a batch which is not full waits for more records. None is 5.
             batch_size: The size in bytes at which a batch is full. None is 65,536.

@@ -5,18 +5,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, Protocol
 
 from headrace.clients.config import ProducerConfig
 from headrace.clients.engine import Engine, Outcome, Timer
 from headrace.clients.flows import metadata
 from headrace.clients.flows.cluster import NO_LEADER
-from headrace.clients.flows.effects import Call
+from headrace.clients.flows.effects import ClientState
 from headrace.clients.flows.produce import (
     ProducedPartition,
     ProducerIdentity,
-    produce_request,
+    produce_call,
     read_produce,
 )
 from headrace.clients.flows.routing import partition_error
@@ -275,7 +275,7 @@ class Sender:
         def answered(outcome: Outcome) -> None:
             self._node_requests[node] -= 1
             try:
-                self._take_answer(batches, outcome)
+                self._take_answer(batches, outcome, names, node)
             except Exception as error:
                 failure = InternalError.of(error, "the answer to a produce cannot be taken in")
                 for name, batch in batches.items():
@@ -288,22 +288,29 @@ class Sender:
             self._engine.notify()
 
         transactions = self.transactions
-        request = produce_request(
+        call, names = produce_call(
+            self._engine.state.metadata,
+            node,
             {name: batch.data for name, batch in batches.items()},
-            self._config.acks,
-            self._config.request_timeout_ms,
-            None if transactions is None else transactions.transactional_id,
+            acks=self._config.acks,
+            timeout_ms=self._config.request_timeout_ms,
+            transactional_id=None if transactions is None else transactions.transactional_id,
+            max_version=None if transactions is None else transactions.max_produce_version,
         )
-        newest = None if transactions is None else transactions.max_produce_version
-        answered_at_all = self._config.acks != 0
-        call = Call(request=request, node=node, answered=answered_at_all, max_version=newest)
         self._engine.submit(call, answered)
 
     # Answers
 
-    def _take_answer(self, batches: dict[TopicPartition, ProducerBatch], outcome: Outcome) -> None:
+    def _take_answer(
+        self,
+        batches: dict[TopicPartition, ProducerBatch],
+        outcome: Outcome,
+        names: Mapping[bytes, str],
+        node: int,
+    ) -> None:
+        state = self._engine.state
         try:
-            answers = {} if outcome is None else dict(_read(outcome))
+            answers = {} if outcome is None else dict(_read(state, outcome, names, node))
         except HeadraceError as error:
             for name, batch in batches.items():
                 self._handle_failure(self.queues[name], batch, error)
@@ -320,19 +327,29 @@ class Sender:
                 self._complete(queue, batch, answer)
             else:
                 refusal = partition_error(name, answer.error, answer.message)
-                self._handle_failure(queue, batch, refusal)
+                self._handle_failure(queue, batch, refusal, names_leader=answer.names_leader)
 
     def _handle_failure(
-        self, queue: PartitionQueue, batch: ProducerBatch, error: HeadraceError
+        self,
+        queue: PartitionQueue,
+        batch: ProducerBatch,
+        error: HeadraceError,
+        *,
+        names_leader: bool = False,
     ) -> None:
+        """Retry a batch, or give it up.
+
+        Args:
+            queue: The queue of the batch.
+            batch: The batch that was not written.
+            error: The reason.
+            names_leader: Whether the response named the new leader, to which the batch can go at once.
+        """
         if batch not in queue.in_flight:
             return
-        code = ErrorCode.UNKNOWN_SERVER_ERROR  # what is not listed here does not pass
-        if isinstance(error, ApiError):
-            code = error.code
-        elif isinstance(error, TransportError):
-            code = ErrorCode.NETWORK_EXCEPTION
-        metadata.forget_leader(self._engine.state, batch.topic_partition.topic, code)
+        code = _code_of(error)
+        if not names_leader:
+            metadata.forget_leader(self._engine.state, batch.topic_partition.topic, code)
         if code in TOO_LARGE and batch.count > 1:
             self._split(queue, batch)
             return
@@ -355,7 +372,7 @@ class Sender:
         if not passing or batch.attempts > self._config.retries:
             self._abandon(queue, batch, error)
             return
-        pause_ms = self._pause_ms(batch, code)
+        pause_ms = 0 if names_leader else self._pause_ms(batch, code)
         queue.put_back(batch, self._engine.now_ms + pause_ms)
         self._engine.trouble.note(error, self._engine.now_ms)
 
@@ -426,14 +443,24 @@ class Sender:
                 self._engine.notify()
 
 
+def _code_of(error: HeadraceError) -> ErrorCode:
+    """Return the code of an error; one that is not retriable for an error of the client itself."""
+    if isinstance(error, ApiError):
+        return error.code
+    transport = isinstance(error, TransportError)
+    return ErrorCode.NETWORK_EXCEPTION if transport else ErrorCode.UNKNOWN_SERVER_ERROR
+
+
 def _is_echo(queue: PartitionQueue, batch: ProducerBatch, code: ErrorCode) -> bool:
     """Whether a batch is refused only because an earlier batch is being retried."""
     out_of_order = code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     return out_of_order and not queue.is_first_outstanding(batch)
 
 
-def _read(outcome: Outcome) -> Iterable[tuple[TopicPartition, ProducedPartition]]:
+def _read(
+    state: ClientState, outcome: Outcome, names: Mapping[bytes, str], node: int
+) -> Iterable[tuple[TopicPartition, ProducedPartition]]:
     if isinstance(outcome, HeadraceError):
         raise outcome
     assert outcome is not None, "a produce without an answer has nothing to read"
-    return read_produce(outcome)
+    return read_produce(state, outcome, names, node)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -231,3 +232,51 @@ def test_a_terminal_is_asked_twice_and_shows_nothing(monkeypatch: pytest.MonkeyP
 def test_a_password_that_clients_would_not_agree_on_is_refused(data: Data) -> None:
     told = data.run("create", "alice", password="\N{LATIN SMALL LIGATURE FI}", code=1).stderr
     assert "some clients replace" in told
+
+
+def schema_version(data: Data) -> int:
+    connection = sqlite3.connect(data.path / METADATA_FILE)
+    try:
+        return int(connection.execute("PRAGMA user_version").fetchone()[0])
+    finally:
+        connection.close()
+
+
+@pytest.fixture
+def old(data: Data) -> Data:
+    """Return a data directory with a user, in the schema of an earlier version."""
+    data.run("create", "alice", password="p")
+    connection = sqlite3.connect(data.path / METADATA_FILE)
+    connection.execute("DROP TABLE changes")
+    connection.execute("ALTER TABLE entries DROP COLUMN ephemeral")
+    connection.execute("PRAGMA user_version = 1")
+    connection.commit()
+    connection.close()
+    return data
+
+
+def test_a_list_does_not_upgrade_the_data_directory_of_an_earlier_version(old: Data) -> None:
+    assert list(old.users()) == ["alice"]
+    assert schema_version(old) == 1
+
+
+def test_a_change_upgrades_the_data_directory_of_an_earlier_version_and_says_so(old: Data) -> None:
+    changed = old.run("set-password", "alice", password="other")
+    assert "earlier versions of Headrace cannot read it" in changed.stderr
+    assert schema_version(old) == 2
+    assert list(old.users()) == ["alice"]
+    assert "upgraded" not in old.run("set-password", "alice", password="third").stderr
+
+
+def test_a_list_writes_no_entry(data: Data) -> None:
+    def entries() -> object:
+        store = SqliteMetadataStore(data.path / METADATA_FILE, upgrades=False)
+        try:
+            return store.entries()
+        finally:
+            store.close()
+
+    data.run("create", "alice", password="p")
+    before = entries()
+    data.run("list")
+    assert entries() == before

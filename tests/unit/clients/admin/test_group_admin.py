@@ -266,3 +266,36 @@ def test_the_asyncio_client_does_the_same(simulation) -> None:
             await admin.delete_group("g")
 
     asyncio.run(main())
+
+
+# --- coordinators that are loading ---
+
+
+@pytest.mark.parametrize(
+    "error", [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE]
+)
+def test_lists_wait_until_the_coordinator_is_loaded(admin, simulation, monkeypatch, error):
+    admin.create_group("g", topics=["t"])
+    services = simulation.broker.services
+    asked = []
+
+    def later(name, coordinator, list_now, refusal):
+        def listed(*arguments):
+            asked.append(name)
+            return refusal if asked.count(name) < 4 else list_now(*arguments)
+
+        monkeypatch.setattr(coordinator, name, listed)
+
+    groups, transactions = services.groups, services.transactions.coordinator
+    later("list_groups", groups, groups.list_groups, (error, []))
+    later("each_shard", transactions, transactions.each_shard, [error])
+    assert [each.group_id for each in admin.groups()] == ["g"]
+    assert admin.transactions() == []
+    assert asked == ["list_groups"] * 4 + ["each_shard"] * 4
+
+
+def test_other_errors_of_lists_are_raised_at_once(admin, simulation, monkeypatch):
+    code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    monkeypatch.setattr(simulation.broker.services.groups, "list_groups", lambda *_: (code, []))
+    with pytest.raises(ApiError, match="cannot list its groups"):
+        admin.groups()

@@ -130,7 +130,7 @@ def test_partitions_that_were_not_asked_for_are_passed_over() -> None:
             for number in range(9)
         ]
     )
-    assert list(read_fetch(state, {T0: FetchPosition(0)}, answer)) == []
+    assert list(read_fetch(state, {T0: FetchPosition(0)}, answer, 1)) == []
     assert state.stale_topics == set()
 
 

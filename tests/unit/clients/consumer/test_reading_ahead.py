@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from headrace.clients.consumer import fetcher
 from headrace.clients.consumer.blocking import Consumer
 from headrace.clients.consumer.records import FetchedBatches
-from headrace.clients.flows.fetch import fetch_request
+from headrace.clients.flows.fetch import fetch_call
 from headrace.embedded.broker import Broker
 from headrace.embedded.clock import ManualClock
 from headrace.types import TopicPartition
@@ -72,12 +74,14 @@ def test_successive_fetches_begin_with_different_partitions(
     # A broker gathers in their order: the first one, had it always enough, would be the only one that is read.
     began_with = []
 
-    def watched(positions: dict[TopicPartition, object], limits: object) -> object:
+    def watched(
+        cluster: object, node: int, positions: dict[TopicPartition, object], *rest: Any, **more: Any
+    ) -> object:
         if len(positions) == 3:
             began_with.append(next(iter(positions)).partition)
-        return fetch_request(positions, limits)  # type: ignore[arg-type] # what it was given
+        return fetch_call(cluster, node, positions, *rest, **more)  # type: ignore[arg-type] # what it was given
 
-    monkeypatch.setattr(fetcher, "fetch_request", watched)
+    monkeypatch.setattr(fetcher, "fetch_call", watched)
     with Broker(clock=ManualClock()) as broker:
         broker.create_topic("t", partitions=3)
         with Consumer(broker, auto_offset_reset="earliest", fetch_max_wait_ms=100) as consumer:

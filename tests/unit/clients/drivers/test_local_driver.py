@@ -323,7 +323,7 @@ def test_a_client_that_gives_a_call_up_leaves_nothing_waiting_in_the_broker(how:
     request = fetch_request(("t", 0, 0), max_wait_ms=300_000)
     with driver.enter() as engine:
         for _ in range(3):
-            engine.submit(Call(request=request), told.append)
+            engine.submit(Call(request=request, max_version=12), told.append)
     assert len(simulation.broker.services.purgatory) == 3
     if how == "closed":
         driver.close()
@@ -342,7 +342,8 @@ def test_records_of_a_client_that_closed_before_the_response_are_kept() -> None:
     told: list[object] = []
     with simulation.condition:  # nothing is synced meanwhile
         driver.engine.submit(
-            Call(request=produce_request("t", 0, bytes(BATCH), acks=-1)), told.append
+            Call(request=produce_request("t", 0, bytes(BATCH), acks=-1), max_version=12),
+            told.append,
         )
         assert told == []
         driver.close()

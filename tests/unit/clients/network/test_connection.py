@@ -218,14 +218,15 @@ def test_produce_without_acknowledgement_is_complete_when_it_is_written() -> Non
     assert [done.token for done in connection.abandon(ApiError.for_code(1))] == ["lost"]
 
 
-def test_versions_that_speak_of_topic_ids_are_not_used() -> None:
+@pytest.mark.parametrize(("max_version", "expected"), [(None, 13), (12, 12)])
+def test_a_call_limits_the_version_of_its_request(max_version, expected) -> None:
     connection = new_connection()
     shake_hands(connection)
-    connection.send(ProduceRequest(acks=0), "p", answered=False)
+    connection.send(ProduceRequest(acks=0), "p", answered=False, max_version=max_version)
     [(header, _)] = sent(connection)
     connection.written()
     connection.take_completed()
-    assert header.api_version == 12, "our cap: later versions speak of topic ids"
+    assert header.api_version == expected
     connection.send(HeartbeatRequest(), "h")
     [(header, _)] = sent(connection)
     feed(connection, encoded(header, HeartbeatResponse()))
@@ -251,7 +252,7 @@ def test_a_filter_is_sent_only_to_a_broker_with_the_extension(extensions, expect
     feed(connection, encoded(header, answer))
     connection.send(FetchRequest(headrace_filter=b"\x01\x01a"), "t")
     [(header, request)] = sent(connection)
-    assert header.api_version == 12
+    assert header.api_version == 17
     assert isinstance(request, FetchRequest)
     assert bytes(request.headrace_filter) == expected
 

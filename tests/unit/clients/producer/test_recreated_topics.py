@@ -63,9 +63,7 @@ def test_the_timeout_error_advises_to_create_the_topic() -> None:
             producer.send("t", b"1").result()
             broker.delete_topic("t")
             sent = producer.send("t", b"2")
-            with pytest.raises(
-                HeadraceError, match=r"UNKNOWN_TOPIC_OR_PARTITION.*create the topic"
-            ):
+            with pytest.raises(HeadraceError, match=r"UNKNOWN_TOPIC_ID.*create the topic"):
                 sent.result()
 
 
