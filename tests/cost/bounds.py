@@ -102,6 +102,7 @@ WHAT_BOUNDS: Final[dict[Kind, str]] = {
     Kind.STRUCT: "it is there once",
     Kind.TOPIC: "repeat and existing: an answer's size; fill: 249 characters exist",
     Kind.TOPIC_ID: "repeat and existing: an answer's size",
+    Kind.DIRECTORY_ID: "repeat: the elements of a request",
     Kind.PARTITION: "repeat and existing: the elements of a request, an answer's size",
     Kind.GROUP: "repeat and existing: an answer's size; fill: what the store's key can hold",
     Kind.MEMBER: "fill: the size of a request",

@@ -18,6 +18,7 @@ class Kind(Enum):
     TOPIC = "the name of a topic"
     TOPIC_ID = "the id of a topic"
     PARTITION = "a number of a partition"
+    DIRECTORY_ID = "the id of a log directory"
     GROUP = "the name of a group"
     MEMBER = "the id of a member of a group"
     TRANSACTIONAL_ID = "a transactional id"
@@ -40,18 +41,23 @@ FIELDS: Final[dict[str, dict[str, Kind]]] = {
         "transactional_id": _TRANSACTIONAL,
         "topic_data": _LIST,
         "topic_data.name": _TOPIC,
+        "topic_data.topic_id": _ID,
         "topic_data.partition_data": _LIST,
         "topic_data.partition_data.index": _PART,
         "topic_data.partition_data.records": Kind.RECORDS,
     },
     "FetchRequest": {
         "cluster_id": _TEXT,
+        "replica_state": Kind.STRUCT,
         "topics": _LIST,
         "topics.topic": _TOPIC,
+        "topics.topic_id": _ID,
         "topics.partitions": _LIST,
         "topics.partitions.partition": _PART,
+        "topics.partitions.replica_directory_id": Kind.DIRECTORY_ID,
         "forgotten_topics_data": _LIST,
         "forgotten_topics_data.topic": _TOPIC,
+        "forgotten_topics_data.topic_id": _ID,
         "forgotten_topics_data.partitions": _PART,
         "rack_id": _TEXT,
         "headrace_filter": _BYTES,

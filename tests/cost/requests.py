@@ -221,7 +221,7 @@ def _distinct(values: Values, path: str, counts: dict[str, int], *, existing: bo
 
 def _unknown(kind: Kind, number: int) -> Any:
     match kind:
-        case Kind.TOPIC_ID:
+        case Kind.TOPIC_ID | Kind.DIRECTORY_ID:
             return (number + 1).to_bytes(16)
         case Kind.NUMBER:
             return None

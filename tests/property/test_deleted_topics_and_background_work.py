@@ -64,7 +64,7 @@ class Harness:
     def replace_topic(self) -> None:
         hook, self.files.hook = self.files.hook, None
         harness, self.replaced = self.harness, True
-        harness.broker.delete_topic(harness.broker.services.topics.require("t"), harness.now_ms)
+        harness.delete_topic("t")
         harness.create_topic("t", **self.settings)
         pending = []
         for value in NEW:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -52,17 +53,9 @@ class Reader:
     waiting: tuple[Fetch, bool] | None = None
 
 
-def grouped(keys: dict[Key, int]) -> list[FetchTopic]:
-    return [
-        FetchTopic(
-            topic=topic,
-            partitions=[FetchPartition(partition=index, fetch_offset=keys[topic, index])],
-        )
-        for topic, index in keys
-    ]
-
-
 class Sessions(RuleBasedStateMachine):
+    uses_topic_ids = False
+
     def __init__(self) -> None:
         super().__init__()
         self.sessions = FetchSessions(SLOTS, CountingEntropy())
@@ -126,7 +119,7 @@ class Sessions(RuleBasedStateMachine):
         request = self.request(reader)
         full = not reader.epoch
         try:
-            fetch = self.sessions.begin(request, self.now_ms)
+            fetch = self.sessions.begin(request, self.now_ms, uses_topic_ids=self.uses_topic_ids)
         except ApiError as error:
             if full or error.code not in REFUSALS:
                 raise
@@ -153,17 +146,30 @@ class Sessions(RuleBasedStateMachine):
         return FetchRequest(
             session_id=reader.session_id,
             session_epoch=reader.epoch,
-            topics=grouped(named),
+            topics=[
+                FetchTopic(
+                    **self.named(topic),
+                    partitions=[FetchPartition(partition=index, fetch_offset=offset)],
+                )
+                for (topic, index), offset in named.items()
+            ],
             forgotten_topics_data=[
-                ForgottenTopic(topic=topic, partitions=[index]) for topic, index in gone
+                ForgottenTopic(**self.named(topic), partitions=[index]) for topic, index in gone
             ],
         )
+
+    def named(self, topic: str) -> dict[str, Any]:
+        """Return the fields with which a request names a topic."""
+        return {"topic_id": topic.encode() * 16} if self.uses_topic_ids else {"topic": topic}
+
+    def name(self, topic: FetchTopic | FetchableTopicResponse) -> str:
+        return chr(topic.topic_id[0]) if self.uses_topic_ids else topic.topic
 
     def answer(self, reader: Reader) -> None:
         assert reader.waiting is not None
         (fetch, full), reader.waiting = reader.waiting, None
         read = {
-            (topic.topic, part.partition): part.fetch_offset
+            (self.name(topic), part.partition): part.fetch_offset
             for topic in fetch.topics
             for part in topic.partitions
         }
@@ -171,7 +177,7 @@ class Sessions(RuleBasedStateMachine):
         response = fetch.finish(self.read(fetch))
         assert response.error_code == 0
         told = [
-            ((topic.topic, part.partition_index), part)
+            ((self.name(topic), part.partition_index), part)
             for topic in response.responses
             for part in topic.partitions
         ]
@@ -195,8 +201,8 @@ class Sessions(RuleBasedStateMachine):
         return FetchResponse(
             responses=[
                 FetchableTopicResponse(
-                    topic=topic.topic,
-                    partitions=[self.data(topic.topic, part) for part in topic.partitions],
+                    **self.named(self.name(topic)),
+                    partitions=[self.data(self.name(topic), part) for part in topic.partitions],
                 )
                 for topic in fetch.topics
             ]
@@ -224,5 +230,11 @@ class Sessions(RuleBasedStateMachine):
         assert all(session.session_id == key for key, session in found.items())
 
 
+class SessionsWithTopicIds(Sessions):
+    uses_topic_ids = True
+
+
+TestSessionsWithTopicIds = SessionsWithTopicIds.TestCase
+TestSessionsWithTopicIds.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
 TestSessions = Sessions.TestCase
 TestSessions.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)

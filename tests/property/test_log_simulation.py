@@ -13,12 +13,12 @@ SEEDS = range(36)
 TRIED = 25
 """The number of seeds, from the given first one, within which a missing defence must be found."""
 FIRST = {
-    "the clean offset is lowered before a truncation": 1400,
-    "files that describe more than remains are removed": 80,
-    "snapshots above the new end are removed": 80,
-    "removed segments are removed durably": 135,
+    "the clean offset is lowered before a truncation": 213,
+    "the leader epochs are cut before the batches": 8623,
+    "removed segments are removed durably": 25,
+    "a truncation keeps producers whose batches are deleted": 45,
 }
-SHORTENED = 6
+SHORTENED = 4
 """A seed that fails without the defence of a sync in flight."""
 
 

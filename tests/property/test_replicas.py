@@ -71,7 +71,7 @@ class Model:
     def change_isr(self) -> None:
         others = range(2, self.replicas + 1)
         self.isr = {ME, *(each for each in others if self.chance.random() < 0.6)}
-        self.progress.maximal_isr = frozenset(self.isr)
+        self.progress.isr = self.progress.maximal_isr = frozenset(self.isr)
         self.settle()
 
     def settle(self) -> None:
@@ -94,7 +94,8 @@ class Model:
             return self.high_watermark >= end_offset
         if acks == 1:
             return self.own >= end_offset
-        return sum(end >= end_offset for end in (self.own, *self.ends.values())) >= acks
+        reached = [self.own if each == ME else self.ends.get(each, -1) for each in self.isr]
+        return sum(end >= end_offset for end in reached) >= acks
 
 
 @pytest.mark.parametrize("seed", range(200))

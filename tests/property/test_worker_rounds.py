@@ -27,7 +27,15 @@ KINDS = [("partition", False), ("key", False), ("none", False), ("partition", Tr
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize(("ordering", "batches"), KINDS)
+@pytest.mark.parametrize(
+    ("ordering", "batches"),
+    [
+        KINDS[0],
+        pytest.param(*KINDS[1], marks=pytest.mark.slow),
+        pytest.param(*KINDS[2], marks=pytest.mark.slow),
+        KINDS[3],
+    ],
+)
 def test_no_record_is_lost_committed_early_or_reordered_in_random_runs(
     ordering: str,
     batches: bool,  # noqa: FBT001 - a parameter of the test

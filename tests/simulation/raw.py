@@ -152,7 +152,7 @@ class RawProducer:
         backoff = self._state.backoff()
         while True:
             try:
-                answer = yield Call(request=request)
+                answer = yield Call(request=request, max_version=12)
             except TransportError as error:
                 yield backoff.after(error)
                 continue

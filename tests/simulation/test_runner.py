@@ -89,7 +89,10 @@ def test_an_option_that_would_be_ignored_is_refused(arguments: list[str]) -> Non
 
 @pytest.mark.parametrize(
     "module",
-    ["tests.simulation", *("tests.simulation." + each for each in ("leases", "groups", "log"))],
+    [
+        "tests.simulation",
+        *("tests.simulation." + each for each in ("leases", "groups", "log", "replicas")),
+    ],
 )
 def test_every_simulation_can_be_run_without_each_of_its_defences(module: str) -> None:
     simulation = importlib.import_module(f"{module}.__main__").SIMULATION

@@ -56,7 +56,7 @@ CONSTANTS: Final = {
     "broker/access/authorizer.py:_REMEMBERED_NAME_LIMIT": "length of a name in such a result",
     "broker/access/credentials.py:CREDENTIALS_LIMIT": "SCRAM users",
     "broker/access/credentials.py:USER_CHARACTERS_LIMIT": "length of the name of a SCRAM user",
-    "broker/metadata/metadata_writer.py:WAITING_LIMIT": "changes of the metadata that wait",
+    "broker/metadata/commit_lane.py:WAITING_LIMIT": "changes of the metadata that wait",
     "broker/coordinators/group_settings.py:GROUPS_LIMIT": "groups with a configuration",
     "broker/coordinators/group_settings.py:NAME_CHARACTERS_LIMIT": "length of the name of such a group",
     "broker/bounds/expressions.py:PATTERN_CHARACTERS_LIMIT": "size of a regular expression",
@@ -66,11 +66,13 @@ CONSTANTS: Final = {
     "broker/topic_names.py:DELETED_NAMES_LIMIT": "names of deleted topics",
     "broker/bounds/expressions.py:_TEXT_STEPS_LIMIT": "instructions of such a pattern",
     "broker/bounds/expressions.py:_PROGRAM_LIMIT": "size of a regular expression",
+    "broker/coordinators/remote.py:BEGUN_LIMIT": "transactions with a coordinator on another broker",
     "broker/coordinators/transactional_batches.py:WAITING_BYTES_MAX": "",
     "broker/waiting/delayed_fetch.py:WAITING_BYTES_MAX": "delayed fetches of all connections",
     "broker/waiting/delayed_fetch.py:CONNECTION_BYTES_MAX": "delayed fetches of one connection",
     "broker/waiting/fetch_sessions.py:PARTITIONS_LIMIT": "partitions in all fetch sessions",
     "broker/handlers/alter_user_scram_credentials.py:_SALT_BYTES_LIMIT": "salt of a stored password",
+    "broker/partitions/record_deletion.py:LONGEST_WAIT_MS": "time for which a DeleteRecords request waits",
     "broker/handlers/describe_producers.py:_MOST": "producers in one response",
     "broker/handlers/describe_topic_partitions.py:PARTITIONS_LIMIT": "partitions in one response of Desc",
     "broker/handlers/fetch.py:LONGEST_WAIT_MS": "time that a Fetch waits",
@@ -130,6 +132,7 @@ CONSTANTS: Final = {
     "security/tokens.py:_KEYS_LIMIT": "keys of a token's issuer",
     "security/tokens.py:_USER_CHARACTERS_LIMIT": "length of the user name in a token",
     "server/descriptors.py:_MOST_SEGMENTS": "open segments of all logs that wait",
+    "server/peers.py:WAITING_LIMIT": "requests to another broker",
     "server/jwks.py:_BYTES_LIMIT": "document with the keys",
     "server/log.py:VALUE_LIMIT": "length of a value in a log line",
     "server/log.py:ITEMS_LIMIT": "length of a value in a log line",
@@ -138,6 +141,7 @@ CONSTANTS: Final = {
 """The beginning of the page's row for each constant; "" for a sentence between the tables."""
 
 NO_BOUNDS_FOR_USERS: Final = {
+    "broker/replication/follower_fetches.py:LONGEST_WAIT_MS": "followers ask for less",
     "broker/coordinators/group_topics.py:_REMEMBERED_LIMIT": "a cache of compiled expressions",
     "broker/handlers/list_offsets.py:MAX_TIMESTAMP": "a number of the protocol",
     "broker/handlers/list_offsets.py:MAX_TIMESTAMP_VERSION": "a number of the protocol",
@@ -174,6 +178,8 @@ NO_BOUNDS_FOR_USERS: Final = {
     "server/log.py:_WINDOWS_LIMIT": "how lines are counted",
     "server/connections/outgoing.py:READ_MAX_BYTES": "how files are sent",
     "server/connections/outgoing.py:_JOIN_MAX_BYTES": "how files are sent",
+    "server/peers.py:MAX_BACKOFF_MS": "how connections between brokers are made",
+    "server/peers.py:_LONGEST_SLEEP_MS": "how the timer is set",
     "server/timers.py:_MAX_DELAY_MS": "how the timer is set",
 }
 """The reason why a constant with such a name is not on the page."""

@@ -7,15 +7,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 
 from confluent_kafka import (
     Consumer,
     ConsumerGroupState,
-    ConsumerGroupTopicPartitions,
     KafkaException,
     TopicPartition,
 )
@@ -23,6 +21,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.fixtures.client_security import NO_SECURITY, Properties, librdkafka
 from tests.fixtures.history.members import CommitRecord, GenerationRecord, parse_ledger
+from tests.fixtures.targets import Target
 
 WAIT_S = 40
 POLL_S = 0.05
@@ -87,7 +86,7 @@ class Observer:
         return wait_until("an answer", probe)
 
     def create_topic(self, topic: str, partitions: int, configs: dict[str, str]) -> None:
-        new = NewTopic(topic, partitions, 1, config=configs)
+        new = NewTopic(topic, partitions, config=configs)
         self._admin.create_topics([new])[topic].result(ANSWER_S)
         wait_until("the topic", lambda: self.partitions(topic) == partitions)
 
@@ -160,14 +159,15 @@ class Observer:
             }
 
     def committed(self, group: str, topic: str) -> dict[int, int]:
-        """Return the committed offsets by partition."""
-        asked = [ConsumerGroupTopicPartitions(group)]
-        answer = self._result(lambda admin: admin.list_consumer_group_offsets(asked)[group])
-        return {
-            each.partition: each.offset
-            for each in answer.topic_partitions
-            if each.topic == topic and each.offset >= 0
-        }
+        """Return the committed offsets by partition.
+
+        The consumer only looks: it does not join the group. The admin client of librdkafka 2.16 cannot be used instead,
+        because it ends the process (SIGSEGV) if the response to OffsetFetch is NOT_COORDINATOR.
+        """
+        wanted = [TopicPartition(topic, each) for each in range(self.partitions(topic))]
+        with closing(Consumer({**self._settings, "group.id": group})) as consumer:
+            found = wait_until("offsets", lambda: consumer.committed(wanted, ANSWER_S))
+        return {each.partition: each.offset for each in found if each.offset >= 0}
 
     def owners(self, group: str) -> tuple[str, dict[str, set[int]]]:
         """Return the state of a group, and its partitions by client id, from DescribeGroups."""
@@ -205,7 +205,7 @@ class Observer:
 
 
 @dataclass(frozen=True)
-class BatchOnDisk:
+class StoredBatch:
     """The fields of a batch header that tests check."""
 
     base_offset: int
@@ -214,11 +214,11 @@ class BatchOnDisk:
     records: int
 
 
-def batches_on_disk(data: Path, topic: str) -> list[BatchOnDisk]:
-    """Return the headers of all batches of a topic from its segment files, which both brokers name alike."""
-    batches: list[BatchOnDisk] = []
-    for path in sorted(data.rglob(f"{topic}-[0-9]*/*.log")):
-        content, position = path.read_bytes(), 0
+def stored_batches(target: Target, topic: str) -> list[StoredBatch]:
+    """Return the headers of all batches in the segments of a topic."""
+    batches: list[StoredBatch] = []
+    for content in target.segments(topic):
+        position = 0
         while position + 61 <= len(content):
             base, length = struct.unpack_from(">qi", content, position)
             if length == 0:  # Kafka preallocates nothing, but a test must not loop
@@ -226,6 +226,6 @@ def batches_on_disk(data: Path, topic: str) -> list[BatchOnDisk]:
             (attributes,) = struct.unpack_from(">h", content, position + 21)
             (producer_id,) = struct.unpack_from(">q", content, position + 43)
             (count,) = struct.unpack_from(">i", content, position + 57)
-            batches.append(BatchOnDisk(base, attributes & 7, producer_id, count))
+            batches.append(StoredBatch(base, attributes & 7, producer_id, count))
             position += 12 + length
     return batches

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from tests.conformance.clients.observer import Observer, batches_on_disk, wait_until
+from tests.conformance.clients.observer import Observer, stored_batches, wait_until
 from tests.conformance.clients.peer import Peer
 from tests.conformance.clients.programs.common import BASE_TIMESTAMP, value_of
 from tests.fixtures.client_security import NO_SECURITY, Properties
@@ -120,9 +120,12 @@ class ProgramClient:
         bootstrap: str,
         directory: Path,
         properties: Properties = NO_SECURITY,
+        *,
+        arguments: Sequence[str] = (),
     ) -> ProgramClient:
-        """Return a client whose program is a module of `programs`."""
-        command = [sys.executable, "-m", f"tests.conformance.clients.programs.{module}"]
+        """Return a client whose program is a module of `programs`, with arguments before the address."""
+        program = f"tests.conformance.clients.programs.{module}"
+        command = [sys.executable, "-m", program, *arguments]
         return cls(name, command, bootstrap, directory, properties)
 
     def create_topic(self, topic: str, partitions: int) -> None:
@@ -212,7 +215,7 @@ def check_codec(
         ]
         assert sorted(seen) == expected, "as another client reads them"
 
-    batches = batches_on_disk(target.directory, topic)
+    batches = stored_batches(target, topic)
     assert {batch.codec for batch in batches} == {CODEC_NUMBERS[codec]}
     assert all((batch.producer_id >= 0) == idempotent for batch in batches)
 
@@ -233,7 +236,7 @@ def check_stored_codec(client: Client, target: Target, observer: Observer, store
     assert seen == [(offset, client.value_of(n)) for n, _, offset in acknowledged]
     expected = sorted(_as_sent(client, *each) for each in acknowledged)
     assert sorted(map(tuple, client.consume(topic, partitions, count))) == expected
-    codecs = {batch.codec for batch in batches_on_disk(target.directory, topic)}
+    codecs = {batch.codec for batch in stored_batches(target, topic)}
     assert codecs == {0 if stored == "uncompressed" else CODEC_NUMBERS[stored]}
 
 
@@ -299,19 +302,11 @@ def _members() -> Iterator[dict[str, Member]]:
             member.kill()
 
 
-class GroupLife:
-    """A group of three members under load, with joins, leaves, kills and restarts of the broker."""
+class GroupUnderLoad:
+    """A group of members under load. Subclasses say what happens to them."""
 
-    def __init__(
-        self,
-        client: Client,
-        target: Target,
-        observer: Observer,
-        *,
-        crash_under_load: bool = True,
-    ) -> None:
-        self._client, self._target, self._observer = client, target, observer
-        self._crash_under_load = crash_under_load and client.outlives_brokers
+    def __init__(self, client: Client, observer: Observer) -> None:
+        self._client, self._observer = client, observer
         self.topic = f"{client.name}-life"
         self.group = f"{client.name}-group"
         self.history = History()
@@ -327,27 +322,93 @@ class GroupLife:
             raise
 
     def _run(self) -> None:
-        self._client.create_topic(self.topic, PARTITIONS)
+        self._create_topic()
         with _members() as members:
             load = self._client.load(self.topic)
             try:
-                self._join_leave_die(members, load)
-                self._restart(members, load, self._target.restart)
-                if self._crash_under_load:
-                    self._restart(members, load, self._crash)
+                self._phases(members, load)
             finally:
                 load.stop()
             self._wait_all_committed(load)
             while members:
                 members.popitem()[1].leave()
-            self._crash_without_members(members, load)
-            self._wait_all_committed(load)
+            self._after_load(members, load)
             self._check(load)
+
+    def _create_topic(self) -> None:
+        self._client.create_topic(self.topic, PARTITIONS)
+
+    def _phases(self, members: dict[str, Member], load: Load) -> None:
+        """Do what the members have to live through, while the load runs."""
+        raise NotImplementedError
+
+    def _after_load(self, members: dict[str, Member], load: Load) -> None:
+        """Do more, when all members have left."""
 
     def _add(self, members: dict[str, Member], *names: str) -> None:
         for name in names:
             members[name] = self._client.member(name, self.group, self.topic, self.history)
         self._observer.wait_stable(self.group, set(members), PARTITIONS)
+
+    def _wait_progress(self, members: dict[str, Member], since: int | None = None) -> None:
+        """Wait until each member has got (and committed) records since now, or since a number of events."""
+        seen = len(self.history.events()) if since is None else since
+        kind = "committed" if self._client.tells_commits else "records"
+
+        def probe() -> bool:
+            active = {e.member for e in self.history.events()[seen:] if e.kind == kind}
+            return active >= set(members)
+
+        wait_until(f"{kind} of {sorted(members)}", probe)
+
+    def _wait_all_committed(self, load: Load) -> None:
+        expected: dict[int, int] = {}
+        for _, partition, offset in load.acknowledged:
+            expected[partition] = max(expected.get(partition, 0), offset + 1)
+        wait_until(
+            f"{self.group} committed up to {expected}",
+            lambda: self._observer.committed(self.group, self.topic) == expected,
+        )
+
+    def _check(self, load: Load) -> None:
+        check_log(self._observer, self.topic, load.acknowledged, self._client.value_of)
+        delivered = self.history.delivered()
+        for n, partition, offset in load.acknowledged:
+            assert delivered[partition].get(offset) == self._client.value_of(n), (
+                f"{n} at {partition}@{offset}"
+            )
+        problems = check_deliveries(self.history.events(), commits_told=self._client.tells_commits)
+        assert not problems, "\n".join(problems)
+        ledger = self._observer.ledger(self.group)
+        assert len(ledger) > 10, "the coordinator's own records are there to be checked"
+        problems = check_ledger(ledger)
+        assert not problems, "\n".join(problems)
+
+
+class GroupLife(GroupUnderLoad):
+    """A group of three members under load, with joins, leaves, kills and restarts of the broker."""
+
+    def __init__(
+        self,
+        client: Client,
+        target: Target,
+        observer: Observer,
+        *,
+        crash_under_load: bool = True,
+    ) -> None:
+        super().__init__(client, observer)
+        self._target = target
+        self._crash_under_load = crash_under_load and client.outlives_brokers
+
+    def _phases(self, members: dict[str, Member], load: Load) -> None:
+        self._join_leave_die(members, load)
+        self._restart(members, load, self._target.restart)
+        if self._crash_under_load:
+            self._restart(members, load, self._crash)
+
+    def _after_load(self, members: dict[str, Member], load: Load) -> None:
+        self._crash_without_members(members, load)
+        self._wait_all_committed(load)
 
     @contextlib.contextmanager
     def _quiet(self, load: Load) -> Iterator[None]:
@@ -402,40 +463,6 @@ class GroupLife:
         assert self._observer.committed(self.group, self.topic) == before
         load.burst()
         self._add(members, "late")
-
-    def _wait_progress(self, members: dict[str, Member], since: int | None = None) -> None:
-        """Wait until each member has got (and committed) records since now, or since a number of events."""
-        seen = len(self.history.events()) if since is None else since
-        kind = "committed" if self._client.tells_commits else "records"
-
-        def probe() -> bool:
-            active = {e.member for e in self.history.events()[seen:] if e.kind == kind}
-            return active >= set(members)
-
-        wait_until(f"{kind} of {sorted(members)}", probe)
-
-    def _wait_all_committed(self, load: Load) -> None:
-        expected: dict[int, int] = {}
-        for _, partition, offset in load.acknowledged:
-            expected[partition] = max(expected.get(partition, 0), offset + 1)
-        wait_until(
-            f"{self.group} committed up to {expected}",
-            lambda: self._observer.committed(self.group, self.topic) == expected,
-        )
-
-    def _check(self, load: Load) -> None:
-        check_log(self._observer, self.topic, load.acknowledged, self._client.value_of)
-        delivered = self.history.delivered()
-        for n, partition, offset in load.acknowledged:
-            assert delivered[partition].get(offset) == self._client.value_of(n), (
-                f"{n} at {partition}@{offset}"
-            )
-        problems = check_deliveries(self.history.events(), commits_told=self._client.tells_commits)
-        assert not problems, "\n".join(problems)
-        ledger = self._observer.ledger(self.group)
-        assert len(ledger) > 10, "the coordinator's own records are there to be checked"
-        problems = check_ledger(ledger)
-        assert not problems, "\n".join(problems)
 
 
 def check_log(

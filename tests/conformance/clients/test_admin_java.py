@@ -112,14 +112,21 @@ def test_delete_records_tool(client: JavaClient, target: Target, tmp_path: Path)
 def test_log_dirs_tool(client: JavaClient, target: Target) -> None:
     client.create_topic("sized", 2)
     produce(target, "sized", 10)
-    output = client.run("log-dirs", "--describe", "--topic-list", "sized")
-    (line,) = [line for line in output.splitlines() if line.startswith("{")]
-    (broker,) = json.loads(line)["brokers"]
-    (directory,) = broker["logDirs"]
-    assert directory["error"] is None
-    sizes = {each["partition"]: each["size"] for each in directory["partitions"]}
-    assert sizes.keys() == {"sized-0", "sized-1"}
-    assert sizes["sized-0"] > 0 == sizes["sized-1"]
+
+    def are_replicated() -> bool:
+        output = client.run("log-dirs", "--describe", "--topic-list", "sized")
+        (line,) = [line for line in output.splitlines() if line.startswith("{")]
+        brokers = json.loads(line)["brokers"]
+        assert [broker["broker"] for broker in brokers] == list(target.broker_ids)
+        sizes: list[dict[str, int]] = []
+        for broker in brokers:
+            (directory,) = broker["logDirs"]
+            assert directory["error"] is None
+            sizes.append({each["partition"]: each["size"] for each in directory["partitions"]})
+            assert sizes[-1].keys() == {"sized-0", "sized-1"}
+        return all(each["sized-0"] > 0 == each["sized-1"] for each in sizes)
+
+    wait_until("the records at all brokers", are_replicated)
 
 
 def test_groups_tool_deletes_groups_and_offsets(

@@ -85,7 +85,7 @@ def test_members_of_two_clients_join_die_and_live_through_a_crash_of_the_broker(
     server: HeadraceServer, tmp_path: Path
 ) -> None:
     admin = AdminClient({"bootstrap.servers": server.bootstrap})
-    admin.create_topics([NewTopic("t", PARTITIONS, 1)])["t"].result()
+    admin.create_topics([NewTopic("t", PARTITIONS)])["t"].result()
     group = Group(server)
     first = group.joins("t")
     group.until("one member has all", lambda: group.shares() == [6])

@@ -223,7 +223,7 @@ def test_a_group_of_both_kinds_loses_nothing_and_shares_nothing(
     server: HeadraceServer, tmp_path: Path, strategy: str
 ) -> None:
     admin = AdminClient({"bootstrap.servers": server.bootstrap})
-    admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result()
+    admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result()
     crowd = Crowd(server, tmp_path, strategy)
     load = Load(server.bootstrap)
     try:

@@ -60,7 +60,7 @@ def client(target: Target) -> Iterator[BlockingClient]:
 def topic(target: Target) -> str:
     name = f"limited-{next(numbers)}"
     admin = AdminClient({"bootstrap.servers": target.bootstrap, **connecting(target)})
-    admin.create_topics([NewTopic(name, 1, 1)])[name].result(20)
+    admin.create_topics([NewTopic(name, 1)])[name].result(20)
     return name
 
 

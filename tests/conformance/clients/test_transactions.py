@@ -42,7 +42,7 @@ def topic(target: Target) -> str:
 
 def create(target: Target, name: str, partitions: int) -> None:
     admin = AdminClient({"bootstrap.servers": target.bootstrap, **target.client_properties})
-    for created in admin.create_topics([NewTopic(name, partitions, 1)]).values():
+    for created in admin.create_topics([NewTopic(name, partitions)]).values():
         created.result()
 
 

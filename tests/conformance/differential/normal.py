@@ -17,7 +17,8 @@ from headrace.records.reader import read_records
 Normal = Any
 """None, numbers, text and bytes, in dicts and lists."""
 
-DROPPED = frozenset({"throttle_time_ms"})
+DROPPED = frozenset({"throttle_time_ms", "headrace_start_ms"})
+"""Fields that are not compared: how long a client waits, and a time that Headrace's brokers send to each other."""
 ABSENT = "nothing"
 IDENTITY_FIELDS = (
     ("topic", "name", "topic_name", "resource_name", "group_id", "key", "member_id", "api_key"),

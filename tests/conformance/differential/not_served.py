@@ -76,13 +76,7 @@ OPTIONAL: Final = (
 """APIs that Kafka advertises only with other settings."""
 
 VERSIONS: Final = (
-    Older(ApiKey.PRODUCE, 13, "Requests use the names of topics, not their ids."),
-    Older(
-        ApiKey.FETCH,
-        18,
-        "Requests use the names of topics, not their ids. The other fields concern replicas, and there are none.",
-    ),
-    Older(ApiKey.LIST_OFFSETS, 11, "There is no tiered storage."),
+    Older(ApiKey.FETCH, 18, "The version adds a field for the followers of Kafka only (KIP-1166)."),
     Older(ApiKey.OFFSET_COMMIT, 10, "Requests use the names of topics, not their ids."),
     Older(ApiKey.OFFSET_FETCH, 10, "Requests use the names of topics, not their ids."),
 )

@@ -406,8 +406,9 @@ ADMIN: Final = (
     Difference(
         "DescribeConfigs",
         "does not have these options",
-        "has headrace.durability, headrace.delay.\\*, headrace.partitioner, headrace.serde, headrace.key.serde, "
-        "the parameters of these three, headrace.storage, headrace.ttl.enable, headrace.filter.enable",
+        "has headrace.acks, headrace.durability, headrace.delay.\\*, headrace.partitioner, headrace.serde, "
+        "headrace.key.serde, the parameters of these three, headrace.storage, headrace.ttl.enable, "
+        "headrace.filter.enable",
         "Each topic can choose what an acknowledgement means, what its clients have to agree on, and options "
         "[beyond Kafka](../guides/beyond-kafka.md).",
         (where("*_configs*", paths=("*/headrace.*",), kafka="nothing"),),
@@ -478,10 +479,10 @@ ADMIN: Final = (
         "DescribeConfigs",
         "other defaults: log.retention.ms one week; group.max.size, group.consumer.max.size, max.connections and "
         "max.connections.per.ip without a limit; offsets.topic.segment.bytes and "
-        "transaction.state.log.segment.bytes 100 MiB; transaction.state.log.min.isr 2; "
-        "group.consumer.assignment.interval.ms 1000 and dynamic",
-        "two weeks; 1000, 1000, 10000 and 200; 4 MiB; 1; 0, with which a group of 100 members or more collects "
-        "changes for one millisecond per member",
+        "transaction.state.log.segment.bytes 100 MiB; "
+        "group.consumer.assignment.interval.ms 1000 and dynamic; replica.fetch.response.max.bytes 10 MiB",
+        "two weeks; 1000, 1000, 10000 and 200; 4 MiB; 0, with which a group of 100 members or more collects "
+        "changes for one millisecond per member; 2 MiB",
         "There are bounds without the work of an operator, and groups are loaded fast. The documentation of the "
         "options explains each.",
         (
@@ -493,11 +494,11 @@ ADMIN: Final = (
                 "log.retention.ms",
                 "max.connections*",
                 "offsets.topic.segment.bytes",
-                "transaction.state.log.min.isr",
                 "transaction.state.log.segment.bytes",
                 "group.max.size",
                 "group.consumer.max.size",
                 "group.consumer.assignment.interval.ms",
+                "replica.fetch.response.max.bytes",
             ),
         ),
     ),
@@ -511,7 +512,10 @@ ADMIN: Final = (
         (
             where(
                 "describe_all_broker_configs",
+                "broker.rack",
+                "inter.broker.listener.name",
                 "listener*",
+                "security.inter.broker.protocol",
                 "ssl.*",
                 "sasl.*",
                 paths=("read_only", "default*"),

@@ -20,7 +20,9 @@ from headrace.protocol.messages.create_topics import (
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
+from headrace.protocol.messages.delete_topics import DeleteTopicsRequest
 from headrace.protocol.messages.describe_transactions import DescribeTransactionsRequest
+from headrace.protocol.messages.fetch import FetchRequest, FetchTopic
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 from headrace.protocol.messages.list_offsets import (
@@ -43,6 +45,7 @@ from headrace.types import FileRange
 from tests.conformance.differential.normal import Normal, Symbols, normal
 
 M = TypeVar("M", bound=Message)
+R = TypeVar("R", bound=FetchRequest | ProduceRequest)
 CLIENT_ID = "differential"
 TIMEOUT_S = 20.0
 CLOSED = "<connection closed>"
@@ -252,6 +255,27 @@ class Peer:
         (result,) = self.quiet(request).topics
         assert result.error_code == 0, (self.name, result)
         self.await_leaders(name)
+
+    def delete(self, name: str) -> None:
+        """Delete a topic, and check that this succeeds."""
+        request = DeleteTopicsRequest(topic_names=[name], timeout_ms=10_000)
+        (result,) = self.quiet(request, 5).responses
+        assert result.error_code == 0, (self.name, result)
+
+    def topic_id(self, name: str) -> bytes:
+        """Return the id of a topic; one that no topic has if there is no topic of this name."""
+        request = MetadataRequest(
+            topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=False
+        )
+        (topic,) = self.quiet(request, 12).topics
+        return bytes(topic.topic_id) if topic.error_code == 0 else b"\x07" * 16
+
+    def by_id(self, request: R) -> R:
+        """Add the ids of the topics that a Fetch or a Produce names, for the versions with ids."""
+        for topic in request.topics if isinstance(request, FetchRequest) else request.topic_data:
+            name = topic.topic if isinstance(topic, FetchTopic) else topic.name
+            topic.topic_id = self.topic_id(name)
+        return request
 
     def await_leaders(self, name: str) -> None:
         """Wait until every partition of a topic has a leader, and the leader knows it."""

@@ -75,6 +75,16 @@ def create_partitions(peer: Peer) -> None:
         ask("assigned to another", topic(name, 4, [7]), version=version)
         ask("too few assigned", topic(name, 5, [1]), version=version)
         ask("too many assigned", topic(name, 4, [1], [1]), version=version)
+        ask("assigned twice to one", topic(name, 4, [1, 1]), version=version)
+        ask("assigned to two unknown", topic(name, 4, [7, 8]), version=version)
+        ask("one assigned to no broker", topic(name, 5, [1], []), version=version)
+        ask("one assigned to another", topic(name, 5, [1], [7]), version=version)
+        ask("assigned to -1", topic(name, 4, [-1]), version=version)
+        ask(
+            "none assigned",
+            CreatePartitionsTopic(name=name, count=4, assignments=[]),
+            version=version,
+        )
         ask("assigned to two", topic(name, 4, [1, 7]), version=version)
         ask("none", version=version)
 

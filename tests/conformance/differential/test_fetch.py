@@ -34,15 +34,17 @@ def filled(peer: Peer, topic: str, partitions: int = 1) -> None:
 def fetch_every_version(peer: Peer) -> None:
     filled(peer, "fetch-versions")
     for version in peer.range_of(FetchRequest):
+
+        def ask(label: str, request: FetchRequest, version: int = version) -> None:
+            peer.ask(label, peer.by_id(request), version)
+
         for offset in (0, 1, 2, 9, 10, 11, -1, -5, 2**62):
-            peer.ask(f"offset {offset}", fetch("fetch-versions", offset), version)
-        peer.ask("read committed", fetch("fetch-versions", 3, isolation_level=1), version)
-        peer.ask("isolation 2", fetch("fetch-versions", 3, isolation_level=2), version)
-        peer.ask("unknown topic", fetch("fetch-nowhere"), version)
-        peer.ask(
-            "unknown partition", fetch("fetch-versions", 0, wanted(0, 7), wanted(0, -1)), version
-        )
-        peer.ask("bad name", fetch("a/b"), version)
+            ask(f"offset {offset}", fetch("fetch-versions", offset))
+        ask("read committed", fetch("fetch-versions", 3, isolation_level=1))
+        ask("isolation 2", fetch("fetch-versions", 3, isolation_level=2))
+        ask("unknown topic", fetch("fetch-nowhere"))
+        ask("unknown partition", fetch("fetch-versions", 0, wanted(0, 7), wanted(0, -1)))
+        ask("bad name", fetch("a/b"))
 
 
 @scenarios
@@ -167,6 +169,57 @@ def fetch_session_life(peer: Peer) -> None:
     again("the right one", 7)
     again("closed", -1)
     again("after the end", 8)
+
+
+@scenarios
+def fetch_by_id(peer: Peer) -> None:
+    topic = "fetch-by-id"
+    filled(peer, topic)
+    old = peer.by_id(fetch(topic, 8))
+    zero = fetch(topic, 8)
+    for version in (13, 17):
+        peer.ask("id", old, version)
+        peer.ask("zero id", zero, version)
+        peer.ask("unknown id", peer.by_id(fetch("fetch-nowhere")), version)
+    peer.delete(topic)
+    peer.ask("deleted", old, 17)
+    filled(peer, topic)
+    peer.ask("the id of the deleted topic", old, 17)
+    peer.ask("the new id", peer.by_id(fetch(topic, 8)), 17)
+
+
+@scenarios
+def fetch_session_by_id(peer: Peer) -> None:
+    topic, other = "fetch-session-by-id", "fetch-session-by-id-2"
+    filled(peer, topic)
+    filled(peer, other)
+    created = peer.ask("create", peer.by_id(fetch(topic, 10, session=(0, 0))), 13)
+    if not created.session_id:
+        return
+
+    unknown = b"\x07" * 16
+
+    def again(label: str, epoch: int, *topics: FetchTopic, version: int = 13) -> None:
+        request = fetch(topic, 0, session=(created.session_id, epoch))
+        request.topics = list(topics)
+        if label == "deleted":
+            request.forgotten_topics_data = [ForgottenTopic(topic_id=unknown, partitions=[0])]
+        peer.ask(label, request, version)
+
+    again("nothing changed", 1)
+    again("names", 2, version=12)
+    again("ids", 2, version=17)
+    again("a second topic", 3, *peer.by_id(fetch(other, 10)).topics)
+    again("an unknown id", 4, FetchTopic(topic_id=unknown, partitions=[wanted(0)]))
+    again("still unknown", 5)
+    peer.delete(topic)
+    again("deleted", 6)
+    filled(peer, topic)
+    again("created again", 7)
+    by_name = peer.ask("create by names", fetch(other, 10, session=(0, 0)), 12)
+    request = fetch(other, 0, session=(by_name.session_id, 1))
+    request.topics = []
+    peer.ask("then ids", request, 13)
 
 
 @scenarios

@@ -77,19 +77,34 @@ def look(peer: Peer, topic: str) -> None:
 def produce_every_version(peer: Peer) -> None:
     peer.create("produce-versions")
     for version in peer.range_of(ProduceRequest):
+
+        def ask(label: str, asked: ProduceRequest, version: int = version) -> None:
+            peer.ask(label, peer.by_id(asked), version)
+
         for acks in (1, -1):
-            good = request("produce-versions", (0, batch(b"a", b"b")), acks=acks)
-            peer.ask(f"acks={acks}", good, version)
-        peer.ask(
-            "codecs",
-            request("produce-versions", (0, batch(b"c" * 99, compression=Compression.ZSTD))),
-            version,
-        )
-        peer.ask("unknown topic", request("produce-nowhere", (0, batch())), version)
-        peer.ask(
-            "unknown partition", request("produce-versions", (7, batch()), (-1, batch())), version
-        )
+            ask(f"acks={acks}", request("produce-versions", (0, batch(b"a", b"b")), acks=acks))
+        zstd = batch(b"c" * 99, compression=Compression.ZSTD)
+        ask("codecs", request("produce-versions", (0, zstd)))
+        ask("unknown topic", request("produce-nowhere", (0, batch())))
+        ask("unknown partition", request("produce-versions", (7, batch()), (-1, batch())))
     look(peer, "produce-versions")
+
+
+@scenarios
+def produce_by_id(peer: Peer) -> None:
+    topic = "produce-by-id"
+    peer.create(topic)
+    peer.ask("id", peer.by_id(request(topic, (0, batch()))), 13)
+    peer.ask("zero id", request(topic, (0, batch())), 13)
+    both = peer.by_id(request(topic, (0, batch())))
+    both.topic_data += peer.by_id(request("produce-nowhere", (0, batch()))).topic_data
+    peer.ask("one of two is unknown", both, 13)
+    old = peer.by_id(request(topic, (0, batch(b"old"))))
+    peer.delete(topic)
+    peer.ask("deleted", old, 13)
+    peer.create(topic)
+    peer.ask("the id of the deleted topic", old, 13)
+    look(peer, topic)
 
 
 @scenarios

@@ -64,7 +64,7 @@ const SECURITY = securityOf(PROPERTIES);
 const client = (clientId) =>
   new Kafka({
     clientId,
-    brokers: [process.argv[2]],
+    brokers: process.argv[2].split(","),
     ...SECURITY,
     // How long before the end of a session it logs in again: its ten seconds are longer than the sessions of the tests.
     reauthenticationThreshold: 500,

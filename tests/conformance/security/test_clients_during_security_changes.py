@@ -150,7 +150,10 @@ def test_sessions_that_end_cost_nothing(
         )
     lives.progress()
     if names == AGAIN_ON_THE_SAME_CONNECTION:
-        assert ended_sessions(server) == expired
+        again = sum(logins(server, name) - before[name] for name in names)
+        # A client that never authenticates again in time has a quarter of the logins. On a busy machine any client may
+        # be late now and then: it has a tenth of the session, 150 ms.
+        assert (ended_sessions(server) - expired) * 6 < again
     lives.check(observer)
 
 

@@ -15,8 +15,8 @@ from tests.fixtures.certificates import Certificates
 from tests.fixtures.secured_headrace import SecuredHeadrace
 from tests.fixtures.secured_kafka import USER, SecuredKafka
 
-SESSION_MS = 1500
-LOAD_S = 4.0
+SESSION_MS = 3000
+LOAD_S = 7.0
 SERVERS = {"kafka": SecuredKafka, "headrace": SecuredHeadrace}
 
 

@@ -244,12 +244,12 @@ def test_a_fault_of_a_wider_fixture_lasts_as_long_as_the_fixture(pytester) -> No
         @pytest.fixture(scope="module")
         def old(headrace_broker):
             headrace_broker.faults.max_versions("2.8")
-            return headrace_broker.faults.on(ApiKey.LIST_GROUPS, error("COORDINATOR_NOT_AVAILABLE"))
+            return headrace_broker.faults.on(ApiKey.LIST_GROUPS, error("GROUP_AUTHORIZATION_FAILED"))
 
         @pytest.mark.parametrize("turn", [1, 2])
         def test_turn(old, headrace_broker, headrace_admin, turn):
             headrace_broker.faults.on(ApiKey.PRODUCE, error("NOT_LEADER_OR_FOLLOWER"))
-            with pytest.raises(Exception, match="COORDINATOR_NOT_AVAILABLE"):
+            with pytest.raises(Exception, match="GROUP_AUTHORIZATION_FAILED"):
                 headrace_admin.groups()
             assert old.hits == turn
             assert headrace_broker._core.apis is not APIS

@@ -50,7 +50,16 @@ def test_pytest_starts_without_the_broker() -> None:
 
 def test_every_fixture_is_there_and_says_what_it_is(pytester) -> None:
     result = pytester.runpytest_subprocess("--fixtures")
-    wanted = ["broker", "broker_proc", "broker_noproc", "bootstrap", "topic", "admin", "client"]
+    wanted = [
+        "broker",
+        "broker_proc",
+        "broker_noproc",
+        "cluster",
+        "bootstrap",
+        "topic",
+        "admin",
+        "client",
+    ]
     for name in wanted:
         result.stdout.re_match_lines([rf"headrace_{name}\b.*"])
     assert "no docstring" not in result.stdout.str().split("headrace.testing")[-1]

@@ -136,7 +136,10 @@ def spoiled(chance: random.Random, batch: bytes, end: int, epoch: int) -> bytes 
     if kind == "short":
         return batch[:-3]
     if kind == "offset":
-        return at(batch, end - 1, header.partition_leader_epoch) if end else None
+        offset = (
+            end - header.last_offset_delta - 1
+        )  # a batch that ends higher may begin an empty log
+        return at(batch, offset, header.partition_leader_epoch) if offset >= 0 else None
     if epoch <= 0:
         return None
     return bytes(sealed(header._replace(partition_leader_epoch=epoch - 1), batch[HEADER.size :]))

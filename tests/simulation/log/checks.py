@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from headrace.core.log import MAX_OFFSET, LogConfig, PartitionLog, Segment
+from headrace.core.log import MAX_OFFSET, BatchEntry, LogConfig, PartitionLog, Segment
 from headrace.records.expiry import expiry_of_batch
 from headrace.records.reader import Record
 from headrace.types import FileRange
@@ -33,6 +33,16 @@ def content_of(segment: Segment) -> list[Batch]:
 def batches_of(log: PartitionLog) -> list[Batch]:
     """Return all batches in the segments of a log."""
     return [batch for segment in log.segments for batch in content_of(segment)]
+
+
+def last_batches(log: PartitionLog, end: int) -> dict[int, tuple[int, BatchEntry]]:
+    """Return the epoch and the last batch below an offset of each producer that a log knows."""
+    found: dict[int, tuple[int, BatchEntry]] = {}
+    for producer_id, entry in log.producers.items():
+        batches = [batch for batch in entry.batches if batch.last_offset < end]
+        if batches:
+            found[producer_id] = entry.epoch, batches[-1]
+    return found
 
 
 class Checker:
@@ -196,9 +206,8 @@ class Checker:
                 f"the open transactions are {transactions.open}, expected {wanted}",
             )
         for producer_id, offset in transactions.open.items():
-            # A power cut may take the marker of a transaction whose records were deleted.
             require(
-                wanted.get(producer_id, MAX_OFFSET) <= offset or offset < model.start,
+                wanted.get(producer_id, MAX_OFFSET) <= offset,
                 f"producer {producer_id} has an open transaction at {offset}, expected {wanted}",
             )
         for producer_id, transaction in model.state.open.items():
@@ -281,11 +290,11 @@ class Checker:
 
     def _check_time(self, log: PartitionLog, timestamp: int, records: Sequence[Record]) -> None:
         found = log.offset_for_timestamp(timestamp)
-        expected = next((each.offset for each in records if each.timestamp >= timestamp), None)
+        first = next((each for each in records if each.timestamp >= timestamp), None)
+        expected = None if first is None else (first.offset, first.timestamp)
         require(
-            (found and found.offset) == expected
-            or (found is not None and found.offset == expected),
-            f"time {timestamp} is found at {found}, expected offset {expected}",
+            (found and found[:2]) == expected,
+            f"time {timestamp} is found at {found}, expected {expected}",
         )
 
     def _check_range(self, log: PartitionLog, chance: random.Random) -> None:

@@ -9,9 +9,13 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 from unittest.mock import patch
 
+from headrace.core.log.append.log_files import LogFiles
 from headrace.core.log.append.truncatable_files import TruncatableFiles
 from headrace.core.log.cleaning.cleaner import LogCleaner
+from headrace.core.log.producers.producer_state import ProducerStates
 from headrace.core.log.producers.snapshots import ProducerSnapshots
+from headrace.core.log.recovery.cached_state import CachedState
+from headrace.core.log.upkeep.high_watermarks import HighWatermarks
 from headrace.core.log.upkeep.log_offsets import LogOffsets
 from tests.fixtures.crash_files import CrashFile, CrashFileSystem
 
@@ -48,6 +52,9 @@ DEFENCES: dict[str, list[Any]] = {
     "the clean offset is lowered before a truncation": [
         patch.object(LogCleaner, "truncated", _nothing)
     ],
+    "the leader epochs are cut before the batches": [
+        patch.object(LogFiles, "save_epochs", _nothing)
+    ],
     "files that describe more than remains are removed": [
         patch.object(TruncatableFiles, "_remove_caches", _nothing)
     ],
@@ -60,6 +67,15 @@ DEFENCES: dict[str, list[Any]] = {
     "the cut is synced": [patch.object(TruncatableFiles, "truncate", _without_sync)],
     "removed segments are removed durably": [
         patch.object(TruncatableFiles, "truncate", _without_sync_of_names)
+    ],
+    "a truncation keeps producers whose batches are deleted": [
+        patch.object(ProducerStates, "keep_deleted", _nothing)
+    ],
+    "a start looks for markers that are not committed": [
+        patch.object(CachedState, "find_undecided", _nothing)
+    ],
+    "a high watermark above the log end is forgotten at a start": [
+        patch.object(HighWatermarks, "opened", _nothing)
     ],
     "gaps are legal in the last segment of a log that may have them": [
         patch.object(TruncatableFiles, "allow_gaps", _nothing)

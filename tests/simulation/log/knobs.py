@@ -17,6 +17,7 @@ STEPS = {
     "replicate_refused": 2,
     "elect": 3,
     "truncate": 9,
+    "truncate_fully": 1,
     "roll": 4,
     "seal": 6,
     "sync": 12,

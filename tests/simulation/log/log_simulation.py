@@ -25,13 +25,13 @@ from headrace.core.log import (
     is_passing,
 )
 from headrace.core.log.append import log_files
-from headrace.errors import ApiError, OffsetOutOfRangeError
+from headrace.errors import ApiError, OffsetOutOfRangeError, StorageError
 from headrace.storage.memory_files import MemoryFileSystem
 from headrace.types import FileRange
 from tests.fixtures.crash_files import CrashFileSystem, PowerCut
 from tests.fixtures.logs import NOW_MS, PARTITION, RecordingJournal
 from tests.simulation.log.batches import PLAIN, TRANSACTIONAL, Writer, at, spoiled
-from tests.simulation.log.checks import Checker, batches_of
+from tests.simulation.log.checks import Checker, batches_of, last_batches
 from tests.simulation.log.knobs import Knobs, Step
 from tests.simulation.log.model import Batch, Model, ViolationError, require
 
@@ -44,6 +44,7 @@ MEANWHILE = (
     "replicate",
     "truncate",
     "truncate",
+    "truncate_fully",
     "roll",
     "advance_high_watermark",
     "save_caches",
@@ -74,6 +75,8 @@ class LogSimulation:
         """Batches that are being appended."""
         self._cutting: int | None = None
         """The end offset of a truncation that is running."""
+        self._beginning: int | None = None
+        """The offset at which an empty log is about to replace the log; None while no such step is running."""
         self._starting = 0
         """The highest log start offset that a running deletion may reach."""
         self._sync: SyncBatch | None = None
@@ -152,6 +155,11 @@ class LogSimulation:
         return log
 
     @property
+    def _spec(self) -> PartitionSpec:
+        replicated = self.knobs.is_replicated
+        return PartitionSpec(PARTITION, TOPIC_ID, self.knobs.config, is_replicated=replicated)
+
+    @property
     def _checker(self) -> Checker:
         return Checker(self.model, self.knobs.config, self._now_ms)
 
@@ -195,9 +203,7 @@ class LogSimulation:
     def _open(self, files: CrashFileSystem | MemoryFileSystem) -> tuple[LogManager, LogCleaner]:
         manager = LogManager.open(files, cluster_id="c", node_id=1, journal=self._journal)
         cleaner = LogCleaner(manager, files, self._journal, max_keys=3)
-        replicated = self.knobs.is_replicated
-        spec = PartitionSpec(PARTITION, TOPIC_ID, self.knobs.config, is_replicated=replicated)
-        manager.load([spec], self._now_ms)
+        manager.load([self._spec], self._now_ms)
         require(not manager.failed, f"the log is not served: {manager.failed}")
         return manager, cleaner
 
@@ -231,6 +237,8 @@ class LogSimulation:
         for batch in self._pending:
             model.add(batch)
         self._pending = []
+        if self._has_begun_anew(log):
+            model = self.model = Model(log.log_start_offset)
         floor = model.floor if self._cutting is None else min(model.floor, self._cutting)
         self._cutting = None
         start, end = log.log_start_offset, log.log_end_offset
@@ -263,6 +271,13 @@ class LogSimulation:
         self._checker.check(log, chance)
         if isinstance(self._files, CrashFileSystem):
             self._recover_again(self._files, chance)
+
+    def _has_begun_anew(self, log: PartitionLog) -> bool:
+        """Return whether a crash has left an empty log in place of the old one, whose directory is removed at once."""
+        offset, self._beginning = self._beginning, None
+        start = log.log_start_offset
+        begun = offset is not None and start == log.log_end_offset
+        return begun and start in {offset, self.model.start}
 
     def _recover_again(self, files: CrashFileSystem, chance: random.Random) -> None:
         """Cut the power right after a recovery: a second recovery finds the same."""
@@ -449,8 +464,13 @@ class LogSimulation:
             return
         self._cutting = end
         self._note(f"  truncate to {offset}: {end}")
+        known = last_batches(log, end)
         found = self._manager.truncate(log, offset, self._now_ms)
         require(found == end, f"a truncation to {offset} ends at {found}, expected {end}")
+        kept = last_batches(log, end)
+        require(
+            known.items() <= kept.items(), f"the last batches of producers were {known}: {kept}"
+        )
         if end < model.end:
             self.counts["batches truncated"] += 1
         model.cut(end)
@@ -458,6 +478,25 @@ class LogSimulation:
         self._cutting = None
         self._held = [held for held in self._held if held[2] <= end]
         self._compare(chance, whole=chance.random() < 0.5)
+
+    def do_truncate_fully(self, chance: random.Random) -> None:
+        """Begin an empty log, as a follower does whose next offset the leader has deleted."""
+        last = self.model.end + chance.choice([1, 7, 300])
+        offset = last if chance.random() < 0.7 else chance.randint(0, last)
+        self._note(f"  begin at {offset}")
+        self._beginning = offset
+        try:
+            log = self._manager.truncate_fully_and_start_at(self._spec, offset, self._now_ms)
+        except OSError as error:
+            if not is_passing(error):
+                raise
+            self._note("truncate_fully was refused")
+            log = self._manager.truncate_fully_and_start_at(self._spec, offset, self._now_ms)
+        self._beginning, self._rewriting = None, False
+        self.model = Model(offset)
+        found = log.log_start_offset, log.log_end_offset, log.high_watermark
+        require(found == (offset,) * 3, f"{log!r} does not begin at {offset}")
+        self._compare(chance, whole=True)
 
     # Durability
 
@@ -501,10 +540,13 @@ class LogSimulation:
         if chance.random() < 0.5 or not isinstance(self._files, CrashFileSystem):
             self._finish_sync(OSError(errno.EMFILE, "too many open files"))
             return
+        tasks = self._sync.tasks
         self._files.fault = lambda kind, _: errno.EIO if kind.startswith("sync") else None
         with suppress(OSError):
             self.do_run_sync(chance)
         self._files.fault = self._before_operation
+        if all(task.abandoned for task in tasks):
+            return  # no request waits for the log that was deleted
         require(self._manager.failure is not None, "a failed sync was ignored")
         self._crash(chance, power=False)
 
@@ -546,7 +588,7 @@ class LogSimulation:
         assert self._task is not None
         try:
             self._in_thread(chance, self._task.run)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, StorageError) as error:
             self._finish_task(error)
             return
         self._task_has_run = True
@@ -572,9 +614,12 @@ class LogSimulation:
         self._manager.delete_below_start([log], self._now_ms)
         self._deleted(offset)
 
-    def do_retain(self, _chance: random.Random) -> None:
+    def do_retain(self, chance: random.Random) -> None:
         self._now_ms += 400_000
+        self._log.follows = chance.random() < 0.2
         self._deleting(0)
+        if self._log.follows:
+            self._starting = self._log.log_start_offset
         self._manager.tick(self._now_ms)
         self._deleted(0)
 

@@ -165,17 +165,18 @@ def end_offset_for(
 class Model:
     """The batches that a log must have."""
 
-    def __init__(self) -> None:
+    def __init__(self, start: int = 0) -> None:
+        """Begin with an empty log at an offset."""
         self.history: list[Batch] = []
         self.batches: list[Batch] = []
-        self.empty_end = 0
+        self.empty_end = start
         """The log end offset while there are no batches."""
-        self.start = 0
+        self.start = start
         """The log start offset."""
-        self.durable_start = 0
+        self.durable_start = start
         """The log start offset that is known to be durable."""
-        self.high_watermark = 0
-        self.floor = 0
+        self.high_watermark = start
+        self.floor = start
         """The offset below which nothing may be lost."""
         self.rewritten = 0
         """The offset below which compaction or expiry may have rewritten batches."""

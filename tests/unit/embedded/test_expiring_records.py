@@ -169,7 +169,7 @@ def test_a_partition_without_matching_records_leaves_effort_for_the_others(
 def _ask(request):
     from headrace.clients.flows.effects import Call
 
-    (answer,) = yield (Call(request=request, node=1),)
+    (answer,) = yield (Call(max_version=12, request=request, node=1),)
     return answer
 
 

@@ -79,7 +79,7 @@ def produced(answer: Any) -> int:
 
 
 def one(value: bytes, channel: str = "") -> Call:
-    return Call(request=produce_request("t", 0, batch(value)), channel=channel)
+    return Call(request=produce_request("t", 0, batch(value)), channel=channel, max_version=12)
 
 
 @pytest.fixture

@@ -76,6 +76,17 @@ def test_a_version_never_recurs_after_deletion(store: MetadataStore):
     assert len(seen) == 5
 
 
+def test_a_check_fails_after_the_key_was_deleted_and_created_again(store: MetadataStore):
+    before = commit(store, [], [Put("a", b"same")])["a"]
+    commit(store, [], [Delete("a")])
+    commit(store, [Check("a", "absent")], [Put("a", b"same")])
+    with pytest.raises(Conflict):
+        commit(store, [Check("a", before)], [Put("a", b"late")])
+    with pytest.raises(Conflict):
+        commit(store, [Check("a", before)], [Delete("a")])
+    assert stored(store)["a"].value == b"same"
+
+
 def test_deleting_an_absent_key_is_no_error(store: MetadataStore):
     assert commit(store, [], [Delete("a")]) == {}
 

@@ -743,6 +743,7 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.005)
 
 
+@pytest.mark.slow
 def test_a_worker_reads_the_attached_topics_of_its_group(broker: Broker) -> None:
     for topic in ("orders", "refunds"):
         broker.create_topic(topic, partitions=2)
@@ -765,6 +766,7 @@ def test_a_worker_reads_the_attached_topics_of_its_group(broker: Broker) -> None
     assert seen[1] == ("refunds", "2")
 
 
+@pytest.mark.slow
 def test_a_group_that_is_attached_to_a_pattern_does_not_read_its_own_dead_letters(
     broker: Broker,
 ) -> None:

@@ -45,7 +45,8 @@ _producers: dict[tuple[str, bool, str], AIOKafkaProducer] = {}
 async def create(command: Command) -> None:
     admin = AIOKafkaAdminClient(**SHARED)
     await admin.start()
-    await admin.create_topics([NewTopic(command["topic"], command["partitions"], 1)])
+    brokers = (await admin.describe_cluster())["brokers"]  # the client refuses the factor -1
+    await admin.create_topics([NewTopic(command["topic"], command["partitions"], len(brokers))])
     await admin.close()
     emit("created")
 

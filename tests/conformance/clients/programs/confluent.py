@@ -47,7 +47,7 @@ def _told(error: KafkaError) -> None:
 
 def create(command: Command) -> None:
     admin = AdminClient(SHARED)
-    topic = NewTopic(command["topic"], command["partitions"], 1)
+    topic = NewTopic(command["topic"], command["partitions"])
     admin.create_topics([topic])[command["topic"]].result(15)
     emit("created")
 

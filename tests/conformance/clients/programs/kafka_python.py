@@ -55,7 +55,7 @@ _producers: dict[tuple[str, bool, str], KafkaProducer] = {}
 
 def create(command: Command) -> None:
     admin = KafkaAdminClient(**SHARED)
-    admin.create_topics([NewTopic(command["topic"], command["partitions"], 1)])
+    admin.create_topics([NewTopic(command["topic"], command["partitions"], -1)])
     admin.close()
     emit("created")
 

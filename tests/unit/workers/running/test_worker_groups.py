@@ -264,7 +264,7 @@ def test_lost_partitions_are_forgotten_and_overlapping_handlers_are_counted(
 
 
 @pytest.mark.parametrize("assignor", ["range", "cooperative-sticky", "equal"])
-@pytest.mark.parametrize("ordering", ["partition", "key"])
+@pytest.mark.parametrize("ordering", ["partition", pytest.param("key", marks=pytest.mark.slow)])
 def test_no_record_is_lost_or_handled_twice_while_workers_join_and_leave(
     broker: Broker, assignor: str, ordering: Ordering
 ) -> None:

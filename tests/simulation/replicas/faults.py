@@ -1,0 +1,217 @@
+"""The faults of a run. Each one is drawn before the run begins, and ends by itself or at the end of the busy time."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from headrace.metadata_stores.sessions import Fault
+
+if TYPE_CHECKING:
+    from tests.simulation.replicas.replica_simulation import ReplicaSimulation
+
+_COMMIT_FAULTS: tuple[Fault, ...] = (
+    "unavailable",
+    "unknown and void",
+    "unknown and applied",
+    "unknown and late",
+    "doubled",
+)
+
+
+class Faults:
+    """The faults, with a source of chance of their own."""
+
+    def __init__(self, simulation: ReplicaSimulation, seed: int) -> None:
+        """Draw the faults and their times."""
+        self._simulation = simulation
+        self._chance = chance = random.Random(seed * 3 + 1)
+        kinds: list[Callable[[], None]] = [
+            self._kill,
+            self._kill,
+            self._stop,
+            self._pause,
+            self._cut_store,
+            self._cut_stores,
+            self._expire_all,
+            self._cut_link,
+            self._isolate,
+            self._jump,
+            self._land,
+            self._prefer,
+        ]
+        if chance.random() < 0.5:
+            kinds += [self._cut_power, self._cut_power]
+        if chance.random() < 0.2:
+            kinds += [self._cut_all_power]
+        if chance.random() < 0.3:
+            kinds += [self._wipe]
+        kinds = [each for each in kinds if chance.random() < 0.7] or [self._kill]
+        self._kill_controllers = chance.random() < 0.2
+        begin_ms, knobs = simulation.now_ms, simulation.knobs
+        for _ in range(knobs.faults):
+            at_ms = begin_ms + chance.randint(3_000, knobs.busy_ms)
+            simulation.timeline.at(at_ms, chance.choice(kinds))
+
+    def _duration_ms(self) -> int:
+        chance = self._chance
+        return chance.choice(
+            [chance.randint(1, 300), chance.randint(300, 3_000), chance.randint(3_000, 15_000)]
+        )
+
+    def _broker(self) -> int:
+        return self._chance.choice(list(self._simulation.disks))
+
+    def _happens(self, what: str, broker: int | None = None) -> None:
+        simulation = self._simulation
+        simulation.counts["faults"] += 1
+        simulation.counts[what] += 1
+        simulation.trace("FAULT %s %s", what, "" if broker is None else broker)
+
+    # Processes
+
+    def _end(self, broker: int) -> None:
+        simulation = self._simulation
+        simulation.end(broker)
+        simulation.later(self._duration_ms(), lambda: simulation.start(broker))
+
+    def _kill(self) -> None:
+        broker = self._broker()
+        self._happens("kill", broker)
+        self._end(broker)
+
+    def _stop(self) -> None:
+        """Shut a broker down: it drains, ends with a closed session, and starts again."""
+        broker, simulation = self._broker(), self._simulation
+        process = simulation.processes.get(broker)
+        if process is None or process.is_dead or simulation.now_ms < process.paused_until_ms:
+            return
+        self._happens("stop", broker)
+        process.run(process.member.drain)
+
+        def end() -> None:
+            if simulation.processes.get(broker) is process and not process.is_dead:
+                process.store.close()
+                self._end(broker)
+
+        simulation.later(self._duration_ms() // 3, end)
+
+    def _cut_power(self) -> None:
+        broker = self._broker()
+        self._happens("power cut", broker)
+        self._lose_power(broker)
+
+    def _lose_power(self, broker: int) -> None:
+        simulation = self._simulation
+        self._end(broker)
+        simulation.disks[broker].cut_power(self._chance)
+        simulation.checker.lost(broker)
+
+    def _cut_all_power(self) -> None:
+        self._happens("power cut of all")
+        for broker in self._simulation.disks:
+            self._lose_power(broker)
+
+    def _wipe(self) -> None:
+        broker, simulation = self._broker(), self._simulation
+        self._happens("wiped disk", broker)
+        self._end(broker)
+        simulation.replace_disk(broker)
+        simulation.checker.lost(broker)
+
+    def _pause(self) -> None:
+        broker, simulation = self._broker(), self._simulation
+        process = simulation.processes.get(broker)
+        if process is None or process.is_dead:
+            return
+        duration_ms = self._duration_ms()
+        self._happens("pause", broker)
+        process.paused_until_ms = simulation.now_ms + duration_ms
+        simulation.later(duration_ms, process.resume)
+        if duration_ms > simulation.knobs.session_ms:
+            lose = process.store.lose_session
+            simulation.later(simulation.knobs.session_ms, lose)
+
+    def _jump(self) -> None:
+        broker, simulation = self._broker(), self._simulation
+        self._happens("clock jump", broker)
+        most = self._chance.choice([100, 5_000, 60_000])
+        # Deadlines are times of this clock, so a jump back delays what waits by as much.
+        jump_ms = max(-5_000, self._chance.randint(-most, most))
+        simulation.clock_offsets[broker] += jump_ms
+
+    # The store
+
+    def _cut_store(self) -> None:
+        broker, simulation = self._broker(), self._simulation
+        self._happens("store cut", broker)
+        simulation.cut_store(broker)
+        simulation.later(self._duration_ms(), lambda: simulation.mend_store(broker))
+
+    def _cut_stores(self) -> None:
+        """The store is gone for all brokers."""
+        simulation, duration_ms = self._simulation, self._duration_ms()
+        self._happens("store gone")
+        for broker in simulation.disks:
+            simulation.cut_store(broker)
+            late_ms = self._chance.randint(0, 200)
+            simulation.later(duration_ms + late_ms, partial(simulation.mend_store, broker))
+
+    def _expire_all(self) -> None:
+        self._happens("all sessions expired")
+        for process in self._simulation.processes.values():
+            if not process.is_dead:
+                process.store.lose_session()
+
+    def _land(self) -> None:
+        """Let late commits arrive at the store."""
+        self._happens("late commits")
+        for store in self._simulation.stores:
+            store.land()
+
+    def fault_of_commit(self) -> Fault:
+        """Return the fate of the next commit."""
+        if (
+            self._simulation.is_calm
+            or self._chance.random() >= self._simulation.knobs.commit_faults
+        ):
+            return "none"
+        return self._chance.choice(_COMMIT_FAULTS)
+
+    def kills_controller(self) -> bool:
+        """Return whether the controller is killed after the commit that it has just made."""
+        return self._kill_controllers and self._chance.random() < 0.1
+
+    def _prefer(self) -> None:
+        self._happens("preferred election")
+        for process in self._simulation.processes.values():
+            process.control.wants_preferred = True
+
+    # Links
+
+    def _cut_link(self) -> None:
+        brokers = list(self._simulation.disks)
+        one, other = self._chance.sample(brokers, 2)
+        self._happens("link cut", one)
+        links = [(one, other)] if self._chance.random() < 0.5 else [(one, other), (other, one)]
+        self._cut(links)
+
+    def _isolate(self) -> None:
+        """One broker reaches no other broker, only the store."""
+        one = self._broker()
+        self._happens("broker cut off", one)
+        others = [each for each in self._simulation.disks if each != one]
+        self._cut([link for each in others for link in ((one, each), (each, one))])
+
+    def _cut(self, links: list[tuple[int, int]]) -> None:
+        cut = self._simulation.network.cut
+        for link in links:
+            cut[link] = cut.get(link, 0) + 1
+
+        def repair() -> None:
+            for link in links:
+                cut[link] = max(0, cut.get(link, 0) - 1)
+
+        self._simulation.later(self._duration_ms(), repair)

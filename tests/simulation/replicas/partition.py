@@ -1,0 +1,62 @@
+"""A partition on one broker, with the attributes that `IsrChanges` uses of a real partition."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from headrace.core.replica.acks import AckQueues
+from headrace.core.replica.following import Following
+from headrace.core.replica.isr import Isr
+from headrace.core.replica.role import NO_EPOCH, UNKNOWN_LEADERSHIP, Role
+from headrace.types import TopicPartition
+from tests.simulation.replicas.disk import Key, Record, ReplicaLog
+
+Waiting = tuple[int, int, Record]
+"""The acks of a produce request, the offset of its record, and the record."""
+
+
+class SimPartition:
+    """A partition of a broker."""
+
+    __slots__ = (
+        "acks",
+        "following",
+        "isr",
+        "key",
+        "leader_epoch",
+        "log",
+        "log_dir",
+        "min_insync_replicas",
+        "newest",
+        "role",
+        "syncs_first",
+        "topic_partition",
+        "waiting",
+    )
+
+    def __init__(self, key: Key, log: ReplicaLog, *, min_isr: int, syncs_first: bool) -> None:
+        """Begin without a role."""
+        self.key = key
+        self.topic_partition = TopicPartition(key[0].hex(), key[1])
+        self.log = log
+        self.log_dir: Any = SimpleNamespace(logs=SimpleNamespace(topic_id=lambda _: key[0]))
+        self.role = Role.OFFLINE
+        self.leader_epoch = NO_EPOCH
+        self.newest = UNKNOWN_LEADERSHIP
+        self.min_insync_replicas = min_isr
+        self.syncs_first = syncs_first
+        self.isr: Isr | None = None
+        self.acks: AckQueues[Waiting] | None = None
+        self.waiting: list[Waiting] = []
+        """The requests with `acks=all` that wait for the high watermark."""
+        self.following: Following | None = None
+        """The follower's side; None in other roles."""
+
+    def __repr__(self) -> str:
+        return f"{int.from_bytes(self.key[0])}-{self.key[1]}"
+
+    @property
+    def refusal(self) -> bool:
+        """Whether requests are refused: the broker does not lead the partition."""
+        return self.role is not Role.LEADER
