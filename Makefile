@@ -37,7 +37,7 @@ types:
 PARTS := part-1 part-2 part-3
 
 $(PARTS): part-%:
-	$(PYTEST) --part $*/3 $(if $(MARKED),-m "$(MARKED)") tests/unit tests/property tests/cost tests/simulation tests/mutations tests/benchmarks
+	$(PYTEST) --part $*/3 $(if $(MARKED),-m "$(MARKED)") tests/unit tests/property tests/cost tests/simulation tests/model tests/mutations tests/benchmarks
 
 ifdef PACKAGE
 test:
@@ -55,7 +55,7 @@ test:  ## everything that needs no special hardware (about twenty-five minutes);
 	HEADRACE_ACCEL=0 $(PYTEST) -n 2 -m "not slow" tests/unit/records tests/unit/clients tests/property/test_records.py
 endif
 
-conformance:  ## the client suites alone; TARGET is kafka, kafka-3.9, or headrace-secured (TLS, users, rights)
+conformance:  ## the client suites alone; TARGET is kafka, kafka-3.9, headrace-secured (TLS, users, rights), or cluster (three brokers)
 	@$(PYTHON) tools/prepare.py test
 	$(PYTEST) tests/conformance $(if $(TARGET),--target $(TARGET))
 
@@ -99,6 +99,8 @@ simulate:  ## ten thousand simulation runs of broker, network, disk and clients 
 	$(BIN)/python -m tests.simulation.leases --seeds $(or $(SEEDS),10000)
 	$(BIN)/python -m tests.simulation.groups --seeds $(or $(SEEDS),10000)
 	$(BIN)/python -m tests.simulation.log --seeds $(or $(SEEDS),10000)
+	$(BIN)/python -m tests.simulation.replicas --seeds $(or $(SEEDS),10000)
+	$(BIN)/python -m tests.model
 	HEADRACE_GROUP_ROUNDS=$(or $(ROUNDS),1000) HEADRACE_WORKER_ROUNDS=$(or $(ROUNDS),1000) \
 		HEADRACE_SUBSCRIPTION_ROUNDS=$(or $(ROUNDS),1000) \
 		$(PYTEST) -n 2 tests/property/test_group_rounds.py tests/property/test_worker_rounds.py \

@@ -40,7 +40,7 @@ API: Final = {
     ),
     "headrace.pipelines": ("pipeline", "topic", "table", "for_each_batch"),
     "headrace.kinesis": ("kinesis", "AwsSettings", "Producer", "ProducerSettings"),
-    "headrace.testing": ("Broker", "BrokerProcess", "FakeAws", "KafkaContainer", "context"),
+    "headrace.testing": ("Broker", "BrokerProcess", "Cluster", "FakeAws", "KafkaContainer", "context"),
 }  # fmt: skip
 """Public names whose whole docstrings the site shows, by module."""
 CONFIG: Final = """\

@@ -3,12 +3,15 @@
     python tools/check_prose.py                      the number of problems in each directory
     python tools/check_prose.py src/headrace/cli     every problem below a directory, or in a file
 
-`tests/unit/test_tidy.py` runs the same check.
+`tests/unit/test_tidy.py` runs the same check. Files without a problem are remembered in `.cache/prose`, and are read
+again when they change.
 """
 
 from __future__ import annotations
 
 import ast
+import hashlib
+import os
 import re
 import subprocess
 import sys
@@ -18,6 +21,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
+CLEAN = ROOT / ".cache" / "prose"
+"""The hashes of the files in which the present rules have found no problem."""
 MARKDOWN_LINE_LIMIT = 160
 LEAST_WORDS = 4
 
@@ -93,13 +98,26 @@ class Problem(NamedTuple):
 
 def problems(*below: str) -> Iterator[Problem]:
     """Yield the problems of all tracked files, or of those below the given directories and files."""
+    rules = hashlib.blake2b(Path(__file__).read_bytes()).digest()
+    known = set(CLEAN.read_text().split()) if CLEAN.exists() else set[str]()
+    clean: set[str] = set()
     for path in _tracked():
         inside = not below or any(f"{path}/".startswith(f"{each.rstrip('/')}/") for each in below)
         if inside and not path.startswith(UNCHECKED):
-            text = (ROOT / path).read_text()
-            found = _reader(path)(text)
+            content = (ROOT / path).read_bytes()
+            digest = hashlib.blake2b(
+                rules + path[-3:].encode() + content, digest_size=16
+            ).hexdigest()
+            found = [] if digest in known else list(_reader(path)(content.decode()))
+            if not found:
+                clean.add(digest)
             for line, problem in found:
                 yield Problem(path, line, problem)
+    if not below:
+        CLEAN.parent.mkdir(exist_ok=True)
+        written = CLEAN.with_suffix(f".{os.getpid()}")
+        written.write_text("\n".join(sorted(clean)))
+        written.replace(CLEAN)
 
 
 def _tracked() -> list[str]:

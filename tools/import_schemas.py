@@ -150,6 +150,8 @@ OWN_FIELDS = {
         "        pending: int64 6+ =-1\n"
         "        earliest_due_ms: int64 6+ =-1\n"
     ),
+    "AddPartitionsToTxnResponse": "  headrace_start_ms: int64 4+ #26738 =-1\n",
+    "WriteTxnMarkersRequest": "    headrace_start_ms: int64 1+ #26738 =-1\n",  # in the marker
     "ApiVersionsResponse": "  headrace_extensions: []string 3+ #26738\n",
     "JoinGroupResponse": "  headrace_stop: bool 6+ #26738\n",
     "HeartbeatResponse": "  headrace_stop: bool 4+ #26738\n",

@@ -9,7 +9,7 @@ from typing import Final
 from headrace.config.broker import BROKER_ALIASES, BROKER_OPTIONS, BrokerConfig
 from headrace.config.foreign import ACCEPTED, KAFKA_VERSION, REFUSED, kafka_options
 from headrace.config.group import GROUP_OPTIONS, GroupAttachments
-from headrace.config.options import Option, OptionType
+from headrace.config.options import Option, OptionType, attribute_name
 from headrace.config.security import LISTENER_PREFIX, SECURITY_OPTIONS, split_overrides
 from headrace.config.topic import TOPIC_OPTIONS, UNSUPPORTED_TOPIC_OPTIONS, TopicConfig
 from headrace.errors import ConfigError
@@ -19,6 +19,7 @@ TYPES: Final = {
     OptionType.BOOLEAN: "boolean",
     OptionType.STRING: "text",
     OptionType.INT: "integer",
+    OptionType.SHORT: "integer",
     OptionType.LONG: "integer",
     OptionType.DOUBLE: "number",
     OptionType.LIST: "list",
@@ -98,7 +99,7 @@ def area_of(name: str) -> str:
 
 def _broker_row(name: str) -> tuple[str, ...]:
     option = BROKER_OPTIONS[name]
-    default = getattr(BrokerConfig(), name.replace(".", "_"))
+    default = getattr(BrokerConfig(), attribute_name(name))
     return (
         *_first_cells(name, option, default),
         "yes" if option.dynamic else "no",
@@ -137,7 +138,7 @@ def _defaults_of_topics() -> str:
     for topic_name, option in sorted(TOPIC_OPTIONS.items()):
         name = option.broker_name
         if name is not None:
-            default = getattr(BrokerConfig(), name.replace(".", "_"))
+            default = getattr(BrokerConfig(), attribute_name(name))
             rows.append(
                 (
                     code(name),

@@ -27,7 +27,7 @@ A property cannot change after the client was created. An unknown name is an err
 """
 TYPES: Final = {"bool": "boolean", "int": "integer"}
 WORDS: Final = (
-    "classic", "consumer", "auto", "none", "gzip", "snappy", "lz4", "zstd", "all", "1", "0", "earliest", "latest",
+    "classic", "consumer", "auto", "none", "gzip", "snappy", "lz4", "zstd", "all", "0", "1", "2", "earliest", "latest",
     "smallest", "largest", "beginning", "end", "error", "read_uncommitted", "read_committed", "https", "PLAINTEXT",
     "SSL", "SASL_PLAINTEXT", "SASL_SSL", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER",
 )  # fmt: skip
