@@ -32,8 +32,12 @@ class Tokens(AbstractTokenProvider):  # type: ignore[misc]  # untyped to mypy he
         return client_security.given()["token"]
 
 
+REQUEST_TIMEOUT_MS = 15_000
+"""The time limit of a request, because a paused broker answers none. The default, 40 s, is as long as tests wait."""
+
 SHARED = {
     "bootstrap_servers": sys.argv[1],
+    "request_timeout_ms": REQUEST_TIMEOUT_MS,
     **client_security.aiokafka(client_security.given()),
     "sasl_oauth_token_provider": Tokens(),
 }
