@@ -6,7 +6,8 @@ import contextlib
 import re
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from tests.fixtures.targets import HEADRACE_TEST_SETTINGS
 
 pytestmark = pytest.mark.java  # one of the clients
 SESSION_MS = 1500
+PROGRESS_S = 120.0
+"""The longest wait for progress, in seconds. KafkaJS doubles its pauses between retries up to 30 s."""
 LOGINS = 10
 """The number of further logins of each client before the test checks again. Each client has two to five connections."""
 AGAIN_ON_THE_SAME_CONNECTION = ("confluent-kafka", "java", "kafkajs", "headrace")
@@ -56,16 +59,21 @@ class Lives:
         self.members[name] = client.member(f"{name}-member", name, name, history)
         self.loads[name] = client.load(name)
 
+    def written(self, name: str) -> int:
+        return len(self.loads[name].acknowledged)
+
     def received(self, name: str) -> int:
         return sum(map(len, self.histories[name].delivered().values()))
 
     def progress(self) -> None:
         """Wait until every client has written and read more than now."""
-        written = {name: len(load.acknowledged) for name, load in self.loads.items()}
-        read = {name: self.received(name) for name in self.loads}
-        for name, load in self.loads.items():
-            wait_until(f"{name} writes", lambda: len(load.acknowledged) > written[name] + 60)  # noqa: B023 - waited for
-            wait_until(f"{name} reads", lambda: self.received(name) > read[name] + 60)  # noqa: B023 - waited for
+        for name in self.loads:
+            self._wait_for_more(f"{name} writes", partial(self.written, name))
+            self._wait_for_more(f"{name} reads", partial(self.received, name))
+
+    def _wait_for_more(self, what: str, count: Callable[[], int]) -> None:
+        least = count() + 60
+        wait_until(what, lambda: count() > least, PROGRESS_S)
 
     def check(self, observer: Observer) -> None:
         """End the loads. Acknowledged records must be stored once, in order, and must have been read."""

@@ -1,6 +1,6 @@
 """kill -9 at random moments under load: after the restart all acknowledged records are there, in order.
 
-HEADRACE_KILL_CYCLES sets the number of kills (50), HEADRACE_KILL_SEED repeats a run.
+HEADRACE_KILL_CYCLES sets the number of kills (25), HEADRACE_KILL_SEED repeats a run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headrace.records.builder import build_batch
 from tests.conformance.server.wire import NOW_MS, WireClient
 from tests.fixtures.processes import ServerProcess
 
-CYCLES = int(os.environ.get("HEADRACE_KILL_CYCLES", "50"))
+CYCLES = int(os.environ.get("HEADRACE_KILL_CYCLES", "25"))
 TOPIC = "ledger"
 PARTITIONS = 4
 WINDOW = 5

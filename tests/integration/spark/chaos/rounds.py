@@ -9,11 +9,16 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.integration.spark.chaos.kills import KillRun, Subject
 
 ROUNDS = int(os.environ.get("HEADRACE_SPARK_ROUNDS", "1"))
 SEED = os.environ.get("HEADRACE_SPARK_SEED")
 TIMEOUT_S = 800 * ROUNDS
+MANY_ROUNDS = pytest.mark.skipif(
+    ROUNDS < 2, reason="part of make chaos-spark; another test of make test has the short form"
+)
 VICTIMS = ("worker", "broker", "driver")
 
 

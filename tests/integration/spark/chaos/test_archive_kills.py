@@ -71,13 +71,14 @@ class ArchiveInStore(Archive):
 
 @pytest.mark.slow
 @pytest.mark.timeout(rounds.TIMEOUT_S)
+@rounds.MANY_ROUNDS
 def test_every_record_is_archived_once(tmp_path: Path) -> None:
     rounds.run_all(tmp_path, Archive)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(rounds.TIMEOUT_S)
-@pytest.mark.skipif(rounds.ROUNDS < 2, reason="test_archive_stores.py has the short form")
+@rounds.MANY_ROUNDS
 def test_every_record_is_archived_once_in_a_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,5 +50,6 @@ class Pipeline(TopicOutput):
 
 @pytest.mark.slow
 @pytest.mark.timeout(rounds.TIMEOUT_S)
+@rounds.MANY_ROUNDS
 def test_every_record_passes_once(tmp_path: Path) -> None:
     rounds.run_all(tmp_path, Pipeline)
