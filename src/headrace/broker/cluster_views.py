@@ -48,6 +48,7 @@ class PartitionView(NamedTuple):
         replicas: The broker ids of the replicas.
         isr: The broker ids of the in-sync replicas.
         elr: The broker ids of the eligible leader replicas.
+        last_known_elr: The broker ids of the replicas of which one leads when all have lost unsynced records.
         offline: The broker ids of the replicas that are not served: the broker is not live, or the replica is damaged.
     """
 
@@ -56,6 +57,7 @@ class PartitionView(NamedTuple):
     replicas: list[int]
     isr: list[int]
     elr: list[int]
+    last_known_elr: list[int]
     offline: list[int]
 
 
@@ -111,6 +113,7 @@ def partition_views(
             list(replicas),
             list(state.isr),
             list(state.elr),
+            [each.broker for each in state.last_known],
             offline,
         )
 

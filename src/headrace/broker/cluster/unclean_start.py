@@ -29,7 +29,13 @@ from headrace.broker.replication.partition import Partition
 from headrace.core.cluster.controller import ControlledTopic, Decisions, StateChange
 from headrace.core.cluster.election import without
 from headrace.core.cluster.membership import Membership
-from headrace.core.cluster.records import NO_LEADER, REGISTRATIONS, RegistrationRecord, decode
+from headrace.core.cluster.records import (
+    NO_LEADER,
+    REGISTRATIONS,
+    LastKnown,
+    RegistrationRecord,
+    decode,
+)
 
 Reason = Literal["other incarnation", "new directory", "not served", "power cut"]
 """The reason why a replica may lack records."""
@@ -41,6 +47,8 @@ class Departing(NamedTuple):
     topic: Topic
     partition: int
     reason: Reason
+    log_end: LastKnown | None = None
+    """The end of the log after a power cut, of which nothing more can be lost. None for other reasons."""
 
 
 class Departures:
@@ -87,7 +95,11 @@ class Departures:
         for topic, index, partition in self._replicated():
             reason = "other incarnation" if is_replaced else _reason(topic, partition)
             if reason is not None:
-                found.append(Departing(topic, index, reason))
+                log_end = None
+                if reason == "power cut" and partition is not None:
+                    log = partition.log
+                    log_end = LastKnown(self._broker_id, log.epochs.latest, log.log_end_offset)
+                found.append(Departing(topic, index, reason, log_end))
         return found
 
     def unserved(self) -> list[Departing]:
@@ -117,13 +129,16 @@ class Departures:
         return checks, [each.put for each in changes]
 
     def _change(self, departing: Departing) -> StateChange | None:
-        topic, index, reason = departing
+        topic, index, reason, log_end = departing
         present = self._topics.state(topic, index)
         members = {present.leader, *present.isr, *present.elr}
         others = members - {self._broker_id, NO_LEADER}
-        if self._broker_id not in members or (reason == "not served" and not others):
+        if self._broker_id in members:
+            if reason == "not served" and not others:
+                return None
+        elif all(each.broker != self._broker_id for each in present.last_known):
             return None
-        after = without(present, self._broker_id)
+        after = without(present, self._broker_id, log_end)
         controlled = ControlledTopic(topic.topic_id, topic.replicas)
         return self._decisions.change(controlled, index, present, after)
 

@@ -5,7 +5,7 @@ request and the broker (2,000) allow, and a cursor for the next page. A request 
 request never creates a topic. Topics are identified by name. A topic that does not exist is UNKNOWN_TOPIC_OR_PARTITION
 if the request names it. A topic that the client may not describe is TOPIC_AUTHORIZATION_FAILED if the request names it.
 A request for all topics omits both. Authorized operations are the operations of the client.
-Not implemented: The last known eligible leader replicas: the lists are empty.
+The last known eligible leader replicas are those that have left ISR and ELR after a power cut. Kafka has at most one.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def _described(index: int, view: PartitionView) -> DescribeTopicPartitionsRespon
         replica_nodes=view.replicas,
         isr_nodes=view.isr,
         eligible_leader_replicas=view.elr,
-        last_known_elr=[],
+        last_known_elr=view.last_known_elr,
         offline_replicas=view.offline,
     )
 

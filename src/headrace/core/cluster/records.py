@@ -29,7 +29,7 @@ pid_block               see `headrace.broker.coordinators.producer_ids`
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Final, Literal, TypeVar
+from typing import ClassVar, Final, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -58,7 +58,7 @@ FORMAT: Final = 1
 TOPIC_FORMAT: Final = 3
 TOMBSTONE_FORMAT: Final = 2
 REGISTRATION_FORMAT: Final = 2
-STATE_FORMAT: Final = 2
+STATE_FORMAT: Final = 3
 NO_LEADER: Final = -1
 """The leader in the state of a partition that no broker leads."""
 
@@ -99,6 +99,20 @@ class TopicRecord(Record, frozen=True):
     format: int = TOPIC_FORMAT
 
 
+class LastKnown(NamedTuple):
+    """The end of the log of a replica that has left ISR and ELR after a power cut.
+
+    Attributes:
+        broker: The broker id of the replica.
+        leader_epoch: The leader epoch of the newest record; -1 if there is none.
+        log_end_offset: The log end offset.
+    """
+
+    broker: int
+    leader_epoch: int
+    log_end_offset: int
+
+
 class PartitionState(Record, frozen=True):
     """The leader of a partition. `headrace.core.cluster.partition_states` has its rules.
 
@@ -111,6 +125,8 @@ class PartitionState(Record, frozen=True):
         unclean_epoch: The leader epoch that the last unclean election began; -1 if there was none. A replica whose
             newest record is older may have records that were committed, and that the present leader does not have.
             Entries of format 1 do not have the field.
+        last_known: The replicas that have left ISR and ELR after a power cut since the last election or change of the
+            ISR by a leader, each with the end of its log (`election`). Entries of formats 1 and 2 do not have it.
     """
 
     FORMATS: ClassVar[range] = range(FORMAT, STATE_FORMAT + 1)
@@ -121,6 +137,7 @@ class PartitionState(Record, frozen=True):
     elr: tuple[int, ...] = ()
     registration: int = 0
     unclean_epoch: int = -1
+    last_known: tuple[LastKnown, ...] = ()
     format: int = STATE_FORMAT
 
 

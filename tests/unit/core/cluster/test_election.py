@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from headrace.core.cluster.election import elect, elect_preferred, elect_unclean, without
 from headrace.core.cluster.membership import LiveBroker, Membership
-from headrace.core.cluster.records import NO_LEADER, PartitionState
+from headrace.core.cluster.records import NO_LEADER, LastKnown, PartitionState
 
 REPLICAS = (1, 2, 3)
 
@@ -112,6 +113,51 @@ def test_after_the_only_replica_in_sync_has_lost_records_only_an_unclean_electio
     assert elect(lost, REPLICAS, members(*REPLICAS), min_isr=1) is None
     unclean = elect_unclean(lost, REPLICAS, members(*REPLICAS))
     assert unclean == state(1, (1,), epoch=7, unclean_epoch=7)
+
+
+LAST_KNOWN = (LastKnown(1, 4, 90), LastKnown(2, 5, 80), LastKnown(3, 5, 70))
+
+
+@pytest.mark.parametrize(
+    ("isr", "ends", "live", "leader"),
+    [
+        ((), LAST_KNOWN, (1, 2, 3), 2),
+        ((), LAST_KNOWN, (1, 3), None),
+        ((1,), LAST_KNOWN[1:], (2, 3), None),
+        ((), (LastKnown(3, 5, 80), LastKnown(2, 5, 80)), (1, 2, 3), 2),
+        ((), (LastKnown(3, 5, 80), LastKnown(2, 5, 80)), (1, 3), 3),
+        ((), (), (1, 2, 3), None),
+    ],
+)
+def test_with_empty_isr_and_elr_the_replica_with_the_newest_record_leads(
+    isr: tuple[int, ...], ends: tuple[LastKnown, ...], live: tuple[int, ...], leader: int | None
+) -> None:
+    present = replace(state(NO_LEADER, isr), last_known=ends)
+    elected = elect(present, REPLICAS, members(*live), min_isr=1)
+    assert elected == (leader and state(leader, (leader,), epoch=6, unclean_epoch=6))
+
+
+def test_an_operator_elects_the_live_replica_with_the_newest_record() -> None:
+    present = replace(state(NO_LEADER, (3,)), last_known=LAST_KNOWN[:2])
+    assert elect_unclean(present, REPLICAS, members(1, 2)) == state(2, (2,), (), 6, 6)
+    assert elect_unclean(present, REPLICAS, members(1)) == state(1, (1,), (), 6, 6)
+
+
+def test_the_log_ends_of_replicas_are_known_from_a_power_cut_to_the_next_election() -> None:
+    first = without(state(1, (1, 2)), 1, LAST_KNOWN[0])
+    assert first == PartitionState(NO_LEADER, 6, (2,), last_known=LAST_KNOWN[:1])
+    both = without(first, 2, LAST_KNOWN[1])
+    assert both.last_known == LAST_KNOWN[:2]
+    assert without(both, 1, LastKnown(1, 4, 9)).last_known == (LAST_KNOWN[1], LastKnown(1, 4, 9))
+    elected = elect(first, REPLICAS, members(1, 2), min_isr=1)
+    assert elected == state(2, (2,), epoch=7)
+
+
+def test_no_log_end_is_known_after_the_last_replica_has_lost_its_log() -> None:
+    first = without(state(1, (1, 2)), 1, LAST_KNOWN[0])
+    assert without(first, 2).last_known == ()
+    assert without(without(first, 2, LAST_KNOWN[1]), 1).last_known == ()
+    assert without(state(1, (1, 2)), 2).last_known == ()
 
 
 def test_later_states_keep_the_epoch_of_the_last_unclean_election() -> None:
