@@ -1,10 +1,11 @@
 """CreateTopics (API key 19), versions 2-7.
 
 Behaviour: -1 partitions and a replication factor of -1 stand for the broker's defaults in every version. (KIP-464
-specifies that from v4 on, but clients send -1 before.) The replication factor is at most the number of live brokers.
-The broker spreads leaders and replicas over brokers and racks. Assignments name registered brokers, of which one is
-live for each partition. The replicas on brokers that are not live join the in-sync replicas later. With `validate_only`
-the broker checks the request and creates nothing. A topic is durable before the response is sent. Each topic is created
+specifies that from v4 on, but clients send -1 before.) The replication factor is at most the number of brokers that
+have ever registered. The broker spreads leaders and replicas over live brokers and racks. As in Kafka, other brokers
+get replicas only if there are not enough live ones. Assignments name registered brokers, of which one is live for each
+partition. The replicas on brokers that are not live join the in-sync replicas later. With `validate_only` the broker
+checks the request and creates nothing. A topic is durable before the response is sent. Each topic is created
 or refused by itself. A topic that occurs twice is refused.
 Not implemented: Internal topics: the broker creates them when it needs them.
 Versions: v4 defaults; v5 flexible, returns the configuration; v7 topic ids.

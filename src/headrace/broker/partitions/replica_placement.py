@@ -15,7 +15,7 @@ from headrace.core.cluster.new_partitions import (
     first_states,
 )
 from headrace.core.cluster.partition_states import PartitionStates
-from headrace.core.cluster.placement import placements
+from headrace.core.cluster.placement import placements, with_away
 from headrace.core.cluster.records import PartitionState
 
 BROKER_DEFAULT: Final = -1
@@ -58,15 +58,20 @@ class ReplicaPlacement:
             replication_factor: The number of replicas; -1 for `default.replication.factor`.
 
         Raises:
-            ApiError: INVALID_REPLICATION_FACTOR: there are not enough live brokers.
+            ApiError: INVALID_REPLICATION_FACTOR: there are not enough brokers.
         """
         config = self._settings.config
         if replication_factor == BROKER_DEFAULT:
             replication_factor = config.default_replication_factor
-        check_replication_factor(replication_factor, len(self._membership.running))
+        self._check(replication_factor)
         if count == BROKER_DEFAULT:
             count = config.num_partitions
         return NewPartitions(count, replication_factor)
+
+    def _check(self, replication_factor: int) -> None:
+        running = self._membership.running
+        registered = len({*self._states.broker_epochs, *running})
+        check_replication_factor(replication_factor, registered=registered, running=len(running))
 
     def reduced(self, count: int, replication_factor: int) -> NewPartitions:
         """Return partitions with fewer replicas than configured if there are fewer live brokers, but at least one."""
@@ -112,17 +117,21 @@ class ReplicaPlacement:
             present: The brokers of the partitions that the topic has.
 
         Raises:
-            ApiError: INVALID_REPLICATION_FACTOR: there are not enough live brokers.
+            ApiError: INVALID_REPLICATION_FACTOR: there are not enough brokers.
         """
         if new.assignments:
             return list(new.assignments)
         running = self._membership.running
-        check_replication_factor(new.replication_factor, len(running))
-        if len(running) == 1:
+        self._check(new.replication_factor)
+        if new.replication_factor == len(running) == 1:
             return [tuple(running)] * new.partitions_count
         racks = {number: each.rack for number, each in running.items()}
         start = int.from_bytes(topic_id)
-        chosen = placements(racks, new.replication_factor, start=start, present=present)
+        live_replicas = min(new.replication_factor, len(running))
+        chosen = placements(racks, live_replicas, start=start, present=present)
+        if live_replicas < new.replication_factor:
+            away = sorted(self._states.broker_epochs.keys() - running.keys())
+            chosen = with_away(chosen, away, new.replication_factor, start=len(present))
         placed: list[tuple[int, ...]] = []
         for replicas in islice(chosen, new.partitions_count):
             placed.append(replicas)

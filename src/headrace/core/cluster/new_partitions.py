@@ -10,11 +10,14 @@ from headrace.core.cluster.records import PartitionState
 from headrace.errors import ApiError, ErrorCode
 
 
-def check_replication_factor(replication_factor: int, running: int) -> None:
+def check_replication_factor(replication_factor: int, *, registered: int, running: int) -> None:
     """Check whether brokers can take this number of replicas of each partition.
+
+    As in Kafka, a broker that is not live may get a replica, but one replica has to be on a live broker.
 
     Args:
         replication_factor: The number of replicas.
+        registered: The number of brokers that have ever registered.
         running: The number of live brokers that are not draining.
 
     Raises:
@@ -25,10 +28,16 @@ def check_replication_factor(replication_factor: int, running: int) -> None:
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"The replication factor is {replication_factor}. Use 1 or more, or -1 for the broker's default.",
         )
-    if replication_factor > running:
+    if replication_factor > registered:
         raise ApiError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"The replication factor is {replication_factor}, and the number of live brokers is {running}.",
+            f"The replication factor is {replication_factor}, and the number of registered brokers is {registered}. "
+            "Use a smaller replication factor, or start more brokers.",
+        )
+    if not running:
+        raise ApiError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            "No broker can take a new partition: all brokers are down or shut down. Try again later.",
         )
 
 

@@ -10,11 +10,13 @@ The partitions of a topic are spread evenly:
 Partitions that are added later continue where the present ones end. A partition gets its replicas one by one, each on
 a broker with the fewest replicas. Of these brokers, the one with the fewest leaders leads, and brokers with many
 leaders follow, so that the next partitions find leaders as well.
+
+Brokers that are not live get replicas only if there are fewer live brokers than replicas (`with_away`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
 
 class _Load:
@@ -106,3 +108,19 @@ def placements(
         replicas = tuple(chosen)
         load.add(replicas)
         yield known.setdefault(replicas, replicas)
+
+
+def with_away(
+    placed: Iterable[tuple[int, ...]], away: Sequence[int], replication_factor: int, *, start: int
+) -> Iterator[tuple[int, ...]]:
+    """Yield the replicas of each partition, completed with brokers that are not live, in turn.
+
+    Args:
+        placed: The replicas on live brokers.
+        away: The registered brokers that are not live. With the live ones they are enough.
+        replication_factor: The number of replicas.
+        start: A number that chooses the first broker.
+    """
+    for number, replicas in enumerate(placed, start):
+        missing = range(number, number + replication_factor - len(replicas))
+        yield (*replicas, *(away[each % len(away)] for each in missing))

@@ -139,11 +139,24 @@ def test_a_default_replication_factor_above_the_live_brokers_is_refused() -> Non
     assert create(cluster.brokers[1]).error_code == INVALID_FACTOR
 
 
-def test_no_new_replica_is_on_a_broker_that_is_not_live() -> None:
+def test_no_new_replica_is_on_a_broker_that_is_not_live_if_there_are_enough_live_ones() -> None:
     cluster = without_broker_3()
-    assert create(cluster.brokers[1], factor=3).error_code == INVALID_FACTOR
     assert create(cluster.brokers[1], count=4, factor=2).error_code == 0
     assert {broker for each in replicas(cluster) for broker in each} == {1, 2}
+
+
+def test_a_broker_that_is_not_live_gets_replicas_if_there_are_not_enough_live_ones() -> None:
+    cluster = without_broker_3()
+    assert create(cluster.brokers[1], count=4, factor=3).error_code == 0
+    assert [each[2] for each in replicas(cluster)] == [3] * 4
+    assert sorted(cluster.leader("t", index) for index in range(4)) == [1, 1, 2, 2]
+    assert [set(cluster.state("t", index).isr) for index in range(4)] == [{1, 2}] * 4
+    refused = create(cluster.brokers[1], "u", factor=4)
+    assert refused.error_code == INVALID_FACTOR
+    assert "the number of registered brokers is 3" in str(refused.error_message)
+    assert cluster.produce("t", b"a").error_code == 0
+    cluster.start(3)
+    cluster.run_until(lambda: cluster.is_in_sync("t"))
 
 
 def test_replicas_are_spread_over_racks() -> None:
@@ -239,13 +252,15 @@ def test_an_added_replica_on_a_broker_that_is_not_live_is_not_in_sync_at_first()
     assert grow(cluster.brokers[1], 3, [[3, 4]]) == INVALID_ASSIGNMENT
 
 
-def test_a_topic_whose_replicas_do_not_fit_on_the_live_brokers_cannot_grow() -> None:
+def test_a_topic_grows_although_a_broker_is_not_live() -> None:
     cluster = cluster_of()
     create(cluster.brokers[1], factor=3)
     cluster.kill(3, ends_session=True)
     cluster.run_until(lambda: knows(cluster, 1, 2))
-    assert grow(cluster.brokers[1], 2) == INVALID_FACTOR
-    assert grow(cluster.brokers[1], 2, [[1, 2, 3]]) == 0
+    assert grow(cluster.brokers[1], 2) == 0
+    assert grow(cluster.brokers[1], 3, [[1, 2, 3]]) == 0
+    assert sorted(replicas(cluster)[1]) == [1, 2, 3]
+    assert (replicas(cluster)[1][2], set(cluster.state("t", 1).isr)) == (3, {1, 2})
 
 
 def test_no_broker_gets_more_partitions_than_it_can_hold() -> None:

@@ -22,4 +22,4 @@ def test_a_topic_has_as_many_replicas_as_the_command_says(option: str) -> None:
         assert sorted(cluster.replicas("twice")) == [1, 2]
         refused = create("thrice", "3")
         assert refused.exit_code == 1
-        assert "the number of live brokers is 2" in refused.output
+        assert "the number of registered brokers is 2" in refused.output

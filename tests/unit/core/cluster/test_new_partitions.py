@@ -17,19 +17,29 @@ from headrace.errors import ApiError, ErrorCode
 TOPIC = bytes(15) + b"\x01"
 
 
-@pytest.mark.parametrize(("replication_factor", "running"), [(1, 1), (1, 3), (3, 3)])
-def test_a_replication_factor_is_at_most_the_number_of_running_brokers(
-    replication_factor: int, running: int
+@pytest.mark.parametrize(
+    ("replication_factor", "registered", "running"), [(1, 1, 1), (1, 3, 3), (3, 3, 3), (3, 3, 1)]
+)
+def test_a_replication_factor_is_at_most_the_number_of_registered_brokers(
+    replication_factor: int, registered: int, running: int
 ) -> None:
-    check_replication_factor(replication_factor, running)
+    check_replication_factor(replication_factor, registered=registered, running=running)
 
 
-@pytest.mark.parametrize(("replication_factor", "running"), [(3, 2), (1, 0), (0, 3), (-2, 3)])
+@pytest.mark.parametrize(
+    ("replication_factor", "registered", "running", "message"),
+    [
+        (3, 2, 2, "the number of registered brokers is 2"),
+        (1, 3, 0, "No broker can take a new partition"),
+        (0, 3, 3, "The replication factor is 0"),
+        (-2, 3, 3, "The replication factor is -2"),
+    ],
+)
 def test_a_replication_factor_that_is_not_possible_is_refused(
-    replication_factor: int, running: int
+    replication_factor: int, registered: int, running: int, message: str
 ) -> None:
-    with pytest.raises(ApiError) as caught:
-        check_replication_factor(replication_factor, running)
+    with pytest.raises(ApiError, match=message) as caught:
+        check_replication_factor(replication_factor, registered=registered, running=running)
     assert caught.value.code is ErrorCode.INVALID_REPLICATION_FACTOR
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.core.cluster.placement import placements
+from headrace.core.cluster.placement import placements, with_away
 
 Placed = list[tuple[int, ...]]
 
@@ -110,3 +110,9 @@ def test_partitions_on_brokers_that_are_gone_do_not_count() -> None:
 def test_equal_replicas_are_one_object(factor: int) -> None:
     placed = place(dict.fromkeys((1, 2, 3)), factor, 200)
     assert len({id(each) for each in placed}) == len(set(placed))
+
+
+def test_replicas_on_brokers_that_are_not_live_are_the_last_ones_and_spread_evenly() -> None:
+    placed = with_away([(1, 2), (2, 1), (1, 2)], [7, 8, 9], 4, start=0)
+    assert list(placed) == [(1, 2, 7, 8), (2, 1, 8, 9), (1, 2, 9, 7)]
+    assert list(with_away([(1,)], [7, 8], 2, start=1)) == [(1, 8)]
