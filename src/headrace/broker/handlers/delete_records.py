@@ -3,7 +3,8 @@
 Behaviour: The request raises the log start offset of partitions to the given offset; -1 stands for the high watermark.
 A lower offset changes nothing. The new log start offset is durable on the leader before the response is sent. The
 response waits until all live replicas have the new log start offset, and has the low watermark: the least log start
-offset of the live replicas. If `timeout_ms` passes first, the error is REQUEST_TIMED_OUT, and the deletion goes on.
+offset of the live replicas. If `timeout_ms` passes first, the error is REQUEST_TIMED_OUT, and the deletion goes on. As
+in Kafka, a replica whose disk has failed is waited for while its broker is live.
 Brokers remove segments that are wholly below the log start offset at once. An offset above the high watermark is
 OFFSET_OUT_OF_RANGE. A partition that this broker does not lead is NOT_LEADER_OR_FOLLOWER. A topic whose cleanup.policy
 does not delete is POLICY_VIOLATION, an internal topic INVALID_TOPIC_EXCEPTION.

@@ -11,6 +11,12 @@ from headrace.protocol.messages.alter_partition_reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
+from headrace.protocol.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumRequestPartitionData,
+    DescribeQuorumRequestTopicData,
+    DescribeQuorumResponse,
+)
 from headrace.protocol.messages.list_config_resources import ListConfigResourcesRequest
 from tests.fixtures.cluster import SimulatedCluster
 
@@ -49,3 +55,34 @@ def test_the_resources_of_all_live_brokers_are_listed(
     for broker in cluster.brokers.values():
         response = broker.call(ListConfigResourcesRequest(resource_types=[kind]))
         assert [each.resource_name for each in response.config_resources] == ["1", "2", "3"]
+
+
+def quorum(cluster: SimulatedCluster, broker_id: int) -> DescribeQuorumResponse:
+    partition = DescribeQuorumRequestPartitionData(partition_index=0)
+    topic = DescribeQuorumRequestTopicData(topic_name="__cluster_metadata", partitions=[partition])
+    response: DescribeQuorumResponse = cluster.brokers[broker_id].call(
+        DescribeQuorumRequest(topics=[topic]), 2
+    )
+    return response
+
+
+def test_the_controller_leads_the_quorum_of_all_brokers() -> None:
+    cluster = SimulatedCluster(3, in_memory=True)
+    cluster.advance(100)
+    controller = cluster.brokers[1].broker.services.membership.controller_id
+    found = [quorum(cluster, broker_id) for broker_id in (1, 2, 3)]
+    parts = [each.topics[0].partitions[0] for each in found]
+    assert [each.leader_id for each in parts] == [controller] * 3
+    assert len({each.leader_epoch for each in parts}) == 1
+    assert [[v.replica_id for v in each.current_voters] for each in parts] == [[1, 2, 3]] * 3
+
+    cluster.kill(controller, ends_session=True)
+    other = next(each for each in (1, 2, 3) if each != controller)
+    membership = cluster.brokers[other].broker.services.membership
+    cluster.run_until(lambda: membership.controller_id not in {-1, controller})
+    after = quorum(cluster, other)
+    (part,) = after.topics[0].partitions
+    assert part.leader_id == membership.controller_id
+    assert part.leader_epoch > parts[0].leader_epoch
+    gone = [v.replica_id for v in part.current_voters if v.last_fetch_timestamp == -1]
+    assert gone == [controller]
