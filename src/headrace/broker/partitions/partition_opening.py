@@ -65,6 +65,10 @@ class PartitionOpening:
         """Ask for a tick in half a second."""
         self._retry_at_ms = self.next_deadline_ms = now_ms + _RETRY_INTERVAL_MS
 
+    def is_due(self, now_ms: int) -> bool:
+        """Return whether the time of `retry_later` has come."""
+        return self._retry_at_ms is not None and now_ms >= self._retry_at_ms
+
     def specs(self, topic: Topic) -> Iterator[OpeningSpec | None]:
         """Yield how to open each partition that a topic does not show yet; None without a replica on this broker."""
         for index in range(len(self._local.of(topic)), topic.partitions_count):
@@ -140,7 +144,7 @@ class PartitionOpening:
             exists: Returns whether a topic still exists.
             is_changing: Returns whether a request is changing the topic of a name.
         """
-        if self._retry_at_ms is None or now_ms < self._retry_at_ms:
+        if not self.is_due(now_ms):
             return []
         self._retry_at_ms = self.next_deadline_ms = None
         opened: list[Partition] = []

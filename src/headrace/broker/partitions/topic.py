@@ -68,13 +68,15 @@ class Topic:
 class TopicDeletion:
     """The deletion of a topic on this broker."""
 
-    __slots__ = ("error", "forgotten")
+    __slots__ = ("error", "forgotten", "is_removed")
 
     def __init__(self, forgotten: Reply[Any]) -> None:
         self.forgotten = forgotten
         """A reply that is ready when the offsets that groups have committed for the topic are durably deleted."""
         self.error: ApiError | None = None
         """The error because of which files may be left; None if there is none."""
+        self.is_removed = False
+        """Whether all files are removed."""
 
 
 CheckConfig = Callable[[TopicConfig], None]

@@ -75,6 +75,7 @@ class Topics:
         "_metadata",
         "_new",
         "_not_applied",
+        "_not_removed",
         "_steps",
         "_store",
         "_time",
@@ -117,8 +118,7 @@ class Topics:
         self._config, self._metadata = config, metadata
         self._store = TopicStore(metadata, config.broker_id)
         self._local = local
-        self._loader = loader
-        self._deletion = deletion
+        self._loader, self._deletion = loader, deletion
         self._steps = steps
         self._time = time
         self._journal = journal
@@ -133,15 +133,16 @@ class Topics:
         """The changes that are being done in steps."""
         self._not_applied: dict[str, str] = {}
         """The names of stored topics that this broker cannot accept, with the reasons."""
+        self._not_removed: dict[bytes, Topic] = {}
+        """Deleted topics whose files or tombstones could not be removed, by id."""
         self._new: dict[str, Topic] = {}
         """The topics that are stored, but not shown yet: their logs are being opened."""
         self.states = PartitionStates()
         """The leaders of partitions, and their leader epochs."""
         self.opening = PartitionOpening(loader, local, self.states)
         """Opens the partitions; its `next_deadline_ms` is the time of the next `tick`."""
-        self.replica_counts: Counter[int] = Counter()
-        """The number of replicas of all topics on each broker."""
         self.deleted_names = DeletedNames()
+        self.replica_counts: Counter[int] = Counter()  # of all topics on each broker
         self.on_deleted: Callable[[str], Work[Reply[Any]]] = _forget_nothing
         """Forgets what the broker keeps under the name of a deleted topic. The reply is ready when that is durable."""
         self.on_opened: Callable[[Partition], object] = lambda _: None
@@ -232,8 +233,9 @@ class Topics:
                 self._journal.info("topic_deletion_finished", topic=name)
 
     def tick(self, now_ms: int) -> None:
-        """Apply the changes of other brokers, and retry the partitions that could not be opened."""
+        """Apply the changes of other brokers. Retry to open partitions, and to remove deleted topics."""
         self.follow_image()
+        is_due = self.opening.is_due(now_ms)
         opened = self.opening.retry(
             now_ms,
             exists=lambda topic: self._by_id.get(topic.topic_id) is topic,
@@ -242,6 +244,8 @@ class Topics:
         self.changes += len(opened)
         for partition in opened:
             self.on_opened(partition)
+        if is_due:
+            self._remove_again()
 
     def change(self, name: str, work: Work[None]) -> None:
         """Change a topic in steps, then apply what has changed in the image meanwhile. No change may be in progress."""
@@ -382,19 +386,42 @@ class Topics:
         self.deleted_names.add(name)
         self.on_fewer_settings()
         forgotten = self._steps.run(self.on_deleted(name), finishes=True)
-        topic.deletion = deletion = TopicDeletion(forgotten)
-        partitions = [TopicPartition(name, index) for index in range(topic.partitions_count)]
-        has_tombstone = self._store.has_tombstone(topic.topic_id)
+        topic.deletion = TopicDeletion(forgotten)
+        if self._store.has_tombstone(topic.topic_id):
+            yield from self._remove(topic)
+        else:
+            yield from self._deletion.release(_partitions_of(topic))
+            self._report("topic_deleted", topic, files="left alone")
+
+    def _remove(self, topic: Topic) -> Work[None]:
+        """Remove the files of a deleted topic, and this broker from the tombstone. `tick` repeats what fails."""
+        name, deletion = topic.name, topic.deletion
+        assert deletion is not None, f"topic {name} is not deleted"
         try:
-            if not has_tombstone:
-                yield from self._deletion.release(partitions)
-            elif (yield from self._deletion.delete(partitions)):
+            if not deletion.is_removed:
+                deletion.is_removed = yield from self._deletion.delete(_partitions_of(topic))
+            if deletion.is_removed:
                 yield from self._store.end_deletion(topic.topic_id)
         except ApiError as error:
+            if deletion.error is None:
+                self._journal.error("topic_deletion_not_finished", topic=name, error=error.message)
             deletion.error = error
-            self._journal.error("topic_deletion_not_finished", topic=name, error=error.message)
-            return
-        self._report("topic_deleted", topic, **({} if has_tombstone else {"files": "left alone"}))
+            self._not_removed[topic.topic_id] = topic
+            self.opening.retry_later(self._time.now_ms)
+        else:
+            self._report("topic_deleted", topic)
+
+    def _remove_again(self) -> None:
+        """Try again to remove deleted topics."""
+        for topic in list(self._not_removed.values()):
+            name, deletion = topic.name, topic.deletion
+            if name in self.changing:
+                self.opening.retry_later(self._time.now_ms)
+                continue
+            del self._not_removed[topic.topic_id]
+            # The files of a new topic have the same names. The next start knows them apart by their topic ids.
+            if name not in self._by_name or (deletion is not None and deletion.is_removed):
+                self.changing.run(name, self._remove(topic))
 
     def _report(self, event: str, topic: Topic, **fields: object) -> None:
         self._journal.info(event, topic=topic.name, **fields, topic_id=topic.topic_id.hex())
@@ -450,3 +477,7 @@ class Topics:
 def _forget_nothing(_name: str) -> Work[Reply[Any]]:
     yield 0
     return None
+
+
+def _partitions_of(topic: Topic) -> list[TopicPartition]:
+    return [TopicPartition(topic.name, index) for index in range(topic.partitions_count)]
