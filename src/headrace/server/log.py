@@ -171,26 +171,34 @@ def _level_of(name: str) -> str:
 
 
 class LoggingJournal:
-    """The `Journal` port, with the `logging` module of the standard library."""
+    """The `Journal` port, with the `logging` module of the standard library.
 
-    __slots__ = ("_audit", "_logger")
+    Args:
+        logger: The logger; None for that of Headrace.
+        broker: The id of the broker, in a process with several brokers. Each line has it in the field `broker`, and
+            in the name of its logger, `headrace.broker.1`.
+    """
 
-    def __init__(self, logger: logging.Logger | None = None) -> None:
-        self._logger = logger or logging.getLogger(LOGGER_NAME)
-        self._audit = self._logger.getChild(_AUDIT_NAME)
+    __slots__ = ("_audit", "_common", "_logger")
+
+    def __init__(self, logger: logging.Logger | None = None, *, broker: int | None = None) -> None:
+        parent = logger or logging.getLogger(LOGGER_NAME)
+        self._audit = parent.getChild(_AUDIT_NAME)
+        self._logger = parent if broker is None else parent.getChild(f"broker.{broker}")
+        self._common: dict[str, object] = {} if broker is None else {"broker": broker}
 
     def info(self, event: str, **fields: object) -> None:
         """Log an event at the level INFO."""
-        self._of(event).info(event, extra={_FIELDS: fields})
+        self._of(event).info(event, extra={_FIELDS: self._common | fields})
 
     def warning(self, event: str, **fields: object) -> None:
         """Log an event at the level WARNING."""
-        self._of(event).warning(event, extra={_FIELDS: fields})
+        self._of(event).warning(event, extra={_FIELDS: self._common | fields})
 
     def error(self, event: str, **fields: object) -> None:
         """Log an event at the level ERROR, with the traceback of the exception that is being handled, if any."""
         handling = sys.exc_info()[0] is not None
-        self._of(event).error(event, extra={_FIELDS: fields}, exc_info=handling)
+        self._of(event).error(event, extra={_FIELDS: self._common | fields}, exc_info=handling)
 
     def _of(self, event: str) -> logging.Logger:
         return self._audit if event.startswith(_AUDIT_PREFIX) else self._logger

@@ -75,7 +75,7 @@ class Cluster(ClusterContents):
         self.session_timeout_ms = session_timeout_ms
         self.metadata = SharedMetadata()
         self._cuts: set[frozenset[int]] = set()
-        texts = {
+        self._configs = {
             name: render_value(value)
             for name, value in {
                 **TEST_CONFIGS,
@@ -84,11 +84,8 @@ class Cluster(ClusterContents):
             }.items()
         }
         self._nodes: dict[int, ClusterNode] = {}
-        for number in range(1, brokers + 1):
-            own = {"broker.id": str(number)}
-            if racks is not None:
-                own["broker.rack"] = racks[number - 1]
-            self._nodes[number] = ClusterNode(self, parse_broker_config({**texts, **own}))
+        for number in range(brokers):
+            self._prepare(None if racks is None else racks[number])
         self._views = ReplicaViews(self.metadata, self._nodes)
         self._is_disowned = False
 
@@ -179,6 +176,31 @@ class Cluster(ClusterContents):
             raise ConfigError(
                 f"there is no broker {broker}: the cluster has 1 to {len(self._nodes)}"
             )
+        return node
+
+    def add_broker(self, rack: str | None = None) -> int:
+        """Add a broker with the next id, and return the id. If the cluster runs, the broker is started.
+
+        New partitions are placed on the broker too. The present partitions stay where they are.
+
+        Args:
+            rack: The rack of the broker. None is no rack.
+        """
+        self._require_own()
+        node = self._prepare(rack)
+        if self.running:
+            node.start()
+            self._wait_until_known()
+        return node.broker_id
+
+    def _prepare(self, rack: str | None) -> ClusterNode:
+        """Make the next broker. It does not run yet."""
+        number = len(self._nodes) + 1
+        own = {"broker.id": str(number)}
+        if rack is not None:
+            own["broker.rack"] = rack
+        node = ClusterNode(self, parse_broker_config({**self._configs, **own}))
+        self._nodes[number] = node
         return node
 
     # Faults

@@ -54,6 +54,7 @@ class ClusterNode:
         """
         self._cluster = cluster
         self._config = config
+        self._journal = LoggingJournal(broker=config.broker_id)
         self._files = MemoryFileSystem()
         self._listeners = chosen_listeners((), config, insecure=False)
         if any(listener.address.port for listener in self._listeners):
@@ -80,7 +81,7 @@ class ClusterNode:
     def _bind(self) -> None:
         """Bind the ports that the broker had before, or any ports."""
         for listener in self._listeners:
-            self._bound.append(BoundListener(listener, self._config, LoggingJournal()))
+            self._bound.append(BoundListener(listener, self._config, self._journal))
         self._listeners = tuple(bound.listener for bound in self._bound)
 
     @property
@@ -168,7 +169,7 @@ class ClusterNode:
         self._thread_id, self._service = threading.get_ident(), None
         self._ends = asyncio.Event()
         clock = SteadyClock()
-        journal = RateLimited(LoggingJournal(), clock.now_ms)
+        journal = RateLimited(self._journal, clock.now_ms)
         descriptors = descriptor_limit(raise_it=False)
         self._store = store = SimulatedMetadataStore(
             self._cluster.metadata,

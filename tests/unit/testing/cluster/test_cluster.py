@@ -18,6 +18,7 @@ import pytest
 import headrace
 from headrace.errors import ClosedError, ConfigError, ErrorCode
 from headrace.protocol.messages.metadata import MetadataRequest
+from headrace.server.log import TextFormatter
 from headrace.testing.cluster.cluster import Cluster
 from headrace.types import TopicPartition
 
@@ -302,3 +303,35 @@ def test_a_cluster_leaves_the_loggers_of_the_program_alone() -> None:
     before = [logging.getLogger(name).level for name in names]
     with Cluster(1):
         assert [logging.getLogger(name).level for name in names] == before
+
+
+def test_each_log_line_has_the_id_of_its_broker(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="headrace"), Cluster(2):
+        pass
+    lines = [record for record in caplog.records if record.getMessage() == "broker_registered"]
+    assert sorted(record.name for record in lines) == ["headrace.broker.1", "headrace.broker.2"]
+    texts = sorted(TextFormatter().format(record).split(" ", 2)[2] for record in lines)
+    assert texts[1].startswith("broker_registered broker=2 broker_epoch="), texts
+
+
+def test_a_broker_that_is_added_gets_new_partitions() -> None:
+    with Cluster(2, racks=["a", "b"]) as cluster:
+        cluster.create_topic("before")
+        assert cluster.add_broker("c") == 3
+        assert [known(cluster, each) for each in (1, 2, 3)] == [[1, 2, 3]] * 3
+        cluster.create_topic("after", replication_factor=3)
+        cluster.publish("after", b"a")
+        cluster.wait_in_sync()
+        assert sorted(cluster.isr("after")) == [1, 2, 3]
+        assert sorted(cluster.replicas("before")) == [1, 2]
+        assert cluster.bootstrap.count(",") == 2
+        cluster.kill(3)
+        cluster.restart(3)
+        cluster.wait_in_sync()
+
+
+def test_a_broker_that_is_added_before_the_start_starts_with_the_others() -> None:
+    cluster = Cluster(1)
+    assert cluster.add_broker() == 2
+    with cluster:
+        assert cluster.running == [1, 2]
