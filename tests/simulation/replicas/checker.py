@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.broker.metadata.metadata_writer import BROKER_COMMITS
 from headrace.core.cluster.image import MetadataImage
@@ -88,6 +88,7 @@ class Checker:
                     raise ViolationError(
                         f"broker {broker} changes {keys}, but {entry} is the controller"
                     )
+                self._simulation.faults.controller_commits(broker)
 
     def _topics_changed(self) -> None:
         self.replicas = {
@@ -257,7 +258,7 @@ class Checker:
 
     # Brokers
 
-    def controls(self, process: Process, version: int) -> None:
+    def controls(self, process: Process, version: Any) -> None:
         """Check a process that has become the controller."""
         known = self._controllers.setdefault(version, process.number)
         if known != process.number:

@@ -7,14 +7,16 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 from unittest.mock import patch
 
+from headrace.broker.cluster import control
+from headrace.broker.cluster.member import Member
+from headrace.broker.cluster.unclean_start import Departures
 from headrace.broker.replication.isr_changes import IsrChanges
 from headrace.core.cluster import controller
-from headrace.core.cluster.records import REGISTRATIONS, STATES
+from headrace.core.cluster.records import CONTROLLER_EPOCH_KEY, REGISTRATIONS, STATES
 from headrace.core.replica import following
 from headrace.core.replica.following import Following
 from headrace.core.replica.isr import Isr
-from tests.simulation.replicas import control, process, serving
-from tests.simulation.replicas.member import Member
+from tests.simulation.replicas import process, serving
 
 _count = Isr._count
 _change = IsrChanges._change
@@ -105,12 +107,25 @@ def _logs_end(log_end_offset: int, _synced_offset: int, *, syncs_first: bool) ->
     return log_end_offset
 
 
-def _forgets_power_cut(member: Member, process: Any) -> None:
-    _member(member, process)
-    process.disk.is_clean = process.disk.is_registered = True
+def _forgets_at_once(member: Member, departing: Any) -> None:
+    member._replicas.store.forget_losses()
+    _leave(member, departing)
 
 
-_member = Member.__init__
+_leave = Member._leave
+
+
+def _forgets_epoch_start(isr: Isr, *arguments: Any, **options: Any) -> None:
+    _begin_isr(isr, *arguments, **options)
+    isr._epoch_start_offset = 0
+
+
+_begin_isr = Isr.__init__
+
+
+def _takes_for_rejected(isr: Isr, proposal: Any) -> None:
+    isr.decided(proposal, accepted=False)
+
 
 DEFENCES: dict[str, list[Any]] = {
     "a replica that leaves counts until the change is stored": [
@@ -139,12 +154,24 @@ DEFENCES: dict[str, list[Any]] = {
         patch.object(Following, "is_ready", lambda *_: True),
     ],
     "a leader counts what is synced": [patch.object(process, "own_progress", _logs_end)],
-    "a broker that has lost records leaves": [patch.object(Member, "leaves", lambda *_: False)],
+    "a broker that has lost records leaves": [patch.object(Departures, "find", lambda *_: [])],
     "a broker leaves although its start was interrupted": [
-        patch.object(Member, "__init__", _forgets_power_cut)
+        patch.object(Member, "_leave", _forgets_at_once)
     ],
     "an election checks the registration of the leader": [
         patch.object(control, "commits_of", _uncontrolled(REGISTRATIONS))
+    ],
+    "a replica joins when it has the start of the leader epoch": [
+        patch.object(Isr, "__init__", _forgets_epoch_start)
+    ],
+    "the next proposal waits for an unknown outcome": [
+        patch.object(Isr, "unknown", _takes_for_rejected)
+    ],
+    "a change of the ISR checks the leader's registration": [
+        patch.object(IsrChanges, "_change", _unchecked(_own))
+    ],
+    "a controller checks the controller epoch": [
+        patch.object(control, "commits_of", _uncontrolled(CONTROLLER_EPOCH_KEY))
     ],
 }
 

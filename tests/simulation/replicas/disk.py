@@ -106,13 +106,15 @@ class Disk:
     Attributes:
         incarnation: The id of the directory. A wiped disk has another one.
         logs: The logs.
-        is_clean: Whether the last process has ended in an orderly way, or no power cut has happened since it began.
+        is_clean: Whether no power cut has happened, or the replicas have left the ISRs since the last one.
+        is_new: Whether no replica has left the ISRs since the directory was created.
         is_registered: Whether a process with this directory has registered.
     """
 
     incarnation: int
     logs: dict[Key, ReplicaLog] = field(default_factory=dict)
     is_clean: bool = True
+    is_new: bool = True
     is_registered: bool = False
 
     def cut_power(self, chance: random.Random) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from headrace.broker.cluster.requested_elections import PREFERRED, elect_as_requested
 from headrace.metadata_stores.sessions import Fault
+from headrace.types import TopicPartition
 
 if TYPE_CHECKING:
+    from tests.simulation.replicas.process import Process
     from tests.simulation.replicas.replica_simulation import ReplicaSimulation
 
 _COMMIT_FAULTS: tuple[Fault, ...] = (
@@ -89,11 +92,11 @@ class Faults:
         if process is None or process.is_dead or simulation.now_ms < process.paused_until_ms:
             return
         self._happens("stop", broker)
-        process.run(process.member.drain)
+        process.run(process.drain)
 
         def end() -> None:
             if simulation.processes.get(broker) is process and not process.is_dead:
-                process.store.close()
+                process.metadata.close()
                 self._end(broker)
 
         simulation.later(self._duration_ms() // 3, end)
@@ -131,7 +134,7 @@ class Faults:
         process.paused_until_ms = simulation.now_ms + duration_ms
         simulation.later(duration_ms, process.resume)
         if duration_ms > simulation.knobs.session_ms:
-            lose = process.store.lose_session
+            lose = process.metadata.lose_session
             simulation.later(simulation.knobs.session_ms, lose)
 
     def _jump(self) -> None:
@@ -163,7 +166,7 @@ class Faults:
         self._happens("all sessions expired")
         for process in self._simulation.processes.values():
             if not process.is_dead:
-                process.store.lose_session()
+                process.metadata.lose_session()
 
     def _land(self) -> None:
         """Let late commits arrive at the store."""
@@ -180,14 +183,28 @@ class Faults:
             return "none"
         return self._chance.choice(_COMMIT_FAULTS)
 
-    def kills_controller(self) -> bool:
-        """Return whether the controller is killed after the commit that it has just made."""
-        return self._kill_controllers and self._chance.random() < 0.1
+    def controller_commits(self, broker: int) -> None:
+        """Kill the controller after this commit, now and then: before or after it learns the outcome."""
+        simulation = self._simulation
+        if self._kill_controllers and not simulation.is_calm and self._chance.random() < 0.1:
+            self._happens("controller killed", broker)
+            simulation.later(self._chance.randint(0, 100), partial(self._end, broker))
 
     def _prefer(self) -> None:
         self._happens("preferred election")
         for process in self._simulation.processes.values():
-            process.control.wants_preferred = True
+            process.run(partial(self._elect_preferred, process))
+
+    def _elect_preferred(self, process: Process) -> None:
+        topics: Any = process.topics
+        wanted = [
+            TopicPartition(topic.name, index)
+            for topic in process.topics
+            for index in range(topic.partitions_count)
+        ]
+        if process.control.is_controller:
+            work = elect_as_requested(process.control, topics, wanted, PREFERRED)
+            process.steps.run(work, finishes=True)
 
     # Links
 

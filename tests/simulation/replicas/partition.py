@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from headrace.core.replica.acks import AckQueues
 from headrace.core.replica.following import Following
@@ -11,6 +10,10 @@ from headrace.core.replica.isr import Isr
 from headrace.core.replica.role import NO_EPOCH, UNKNOWN_LEADERSHIP, Role
 from headrace.types import TopicPartition
 from tests.simulation.replicas.disk import Key, Record, ReplicaLog
+
+if TYPE_CHECKING:
+    from tests.simulation.replicas.replica_simulation import Settings
+    from tests.simulation.replicas.surroundings import SimLogDir
 
 Waiting = tuple[int, int, Record]
 """The acks of a produce request, the offset of its record, and the record."""
@@ -35,17 +38,17 @@ class SimPartition:
         "waiting",
     )
 
-    def __init__(self, key: Key, log: ReplicaLog, *, min_isr: int, syncs_first: bool) -> None:
+    def __init__(self, key: Key, log: ReplicaLog, log_dir: SimLogDir, settings: Settings) -> None:
         """Begin without a role."""
         self.key = key
         self.topic_partition = TopicPartition(key[0].hex(), key[1])
         self.log = log
-        self.log_dir: Any = SimpleNamespace(logs=SimpleNamespace(topic_id=lambda _: key[0]))
+        self.log_dir = log_dir
         self.role = Role.OFFLINE
         self.leader_epoch = NO_EPOCH
         self.newest = UNKNOWN_LEADERSHIP
-        self.min_insync_replicas = min_isr
-        self.syncs_first = syncs_first
+        self.min_insync_replicas = settings.min_isr
+        self.syncs_first = settings.syncs_first
         self.isr: Isr | None = None
         self.acks: AckQueues[Waiting] | None = None
         self.waiting: list[Waiting] = []

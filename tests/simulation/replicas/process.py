@@ -2,47 +2,58 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from headrace.broker.cluster.control import Control
+from headrace.broker.cluster.member import Member
+from headrace.broker.cluster.unclean_start import Departures
 from headrace.broker.context import LatestTime
 from headrace.broker.metadata.metadata_writer import MetadataWriter
 from headrace.broker.replication.isr_changes import IsrChanges
-from headrace.core.cluster.controller import ControlledTopic, Decisions
+from headrace.broker.waiting.purgatory import Purgatory
+from headrace.broker.waiting.steps import Steps
 from headrace.core.cluster.image import Changes
 from headrace.core.cluster.membership import Membership
 from headrace.core.cluster.partition_states import PartitionStates
-from headrace.core.cluster.records import DELETED, TOPICS, TopicRecord, decode
+from headrace.core.cluster.records import DELETED, TOPICS, LiveRecord, TopicRecord, decode
 from headrace.core.replica.acks import AckQueues
 from headrace.core.replica.following import Following
 from headrace.core.replica.isr import InSync, Isr, LagLimits
 from headrace.core.replica.progress import ALL_IN_SYNC, own_progress
-from headrace.core.replica.role import Leadership, Role, next_role
-from headrace.metadata_stores.sessions import SimulatedMetadataStore
+from headrace.core.replica.role import NO_REGISTRATION, Leadership, Role, next_role
 from headrace.ports import MetadataEntry
-from tests.simulation.replicas.control import Control
 from tests.simulation.replicas.disk import Disk, Key, ReplicaLog
 from tests.simulation.replicas.fetching import FetchLoop
-from tests.simulation.replicas.member import Member
 from tests.simulation.replicas.partition import SimPartition
 from tests.simulation.replicas.serving import Serving
+from tests.simulation.replicas.surroundings import (
+    ProcessJournal,
+    ProcessStore,
+    Roles,
+    SimLogDir,
+    SimLogStore,
+    SimTopic,
+    SimTopics,
+)
 
 if TYPE_CHECKING:
-    from headrace.broker.waiting.purgatory import Alarm
     from tests.simulation.replicas.replica_simulation import ReplicaSimulation
 
-NOT_REGISTERED = -1
 CHECK_MS = 500
 """The time between two checks for timeouts, and between two checkpoints."""
 
 
 class Process:
-    """One process of a broker. `IsrChanges` uses it as the replicas and as the purgatory of a broker."""
+    """One process of a broker, with its real membership, controller and ISR changes.
+
+    They use the process as the replicas of a broker (`headrace.broker.replication.replicas`).
+    """
 
     def __init__(self, simulation: ReplicaSimulation, broker_id: int, disk: Disk) -> None:
-        """Open the logs, and follow the store.
+        """Open the logs, and follow the store. `begin` registers.
 
         Raises:
             StorageError: The store cannot be reached.
@@ -53,68 +64,109 @@ class Process:
         self.number = simulation.next_number()
         """A number that no other process has."""
         self.disk = disk
+        self.has_lost_power, self.has_new_disk = not disk.is_clean, disk.is_new
         self.lag_limits = LagLimits(knobs.lag_ms, knobs.lag_messages)
-        self.is_dead = False
+        self.is_dead = self.is_draining = False
+        self.is_starting = True
+        """Whether the process has not registered yet, and handles no requests."""
         self.paused_until_ms = 0
         self._backlog: list[Callable[[], object]] = []
-        self._has_begun = False
-        self.registration = NOT_REGISTERED
+        self.registration = NO_REGISTRATION
         """The broker epoch of this process."""
+        self.is_suspect = True
+        """Whether the lease of the registration has ended. Real membership sets it."""
         self.partitions: dict[Key, SimPartition] = {}
-        self.topics: dict[str, ControlledTopic] = {}
-        """The topics by key."""
         self._loops: dict[int, FetchLoop] = {}
-        self._later: deque[Callable[[], object]] = deque()
         self._syncs = False
         self._moved = self._is_stale = False
+        self._alarm_ms: int | None = None
         self._wakes_ms: int | None = None
         for log in disk.logs.values():
             log.reopen()
         self.time = LatestTime()
         self.time.now_ms = self.clock_ms
-        self.store = SimulatedMetadataStore(
+        self.purgatory = Purgatory()
+        self.later = self.purgatory.deliver_later
+        self.steps = Steps(self.purgatory)
+        self.metadata = ProcessStore(
             simulation.content,
             simulation.timeline,
             delay_ms=self._store_delay,
             timeout_ms=knobs.session_ms,
         )
-        self.store.down = simulation.is_store_cut(broker_id)
-        process = self.number.to_bytes(4)
-        journal: Any = simulation.journal
-        self.writer = MetadataWriter(self.store, broker_id, process, journal)
+        self.metadata.down = simulation.is_store_cut(broker_id)
+        journal: Any = ProcessJournal(self)
+        self.writer = MetadataWriter(self.metadata, broker_id, self.number.to_bytes(4), journal)
         self.image = self.writer.image
         self.membership, self.states = Membership(), PartitionStates()
-        self.decisions = Decisions(self.image, self.states, self.membership)
+        self.topics = SimTopics(self.states)
         self.on_in_sync_change: Callable[[Any], object] = lambda _: None
         self.on_lead: Callable[[Any], object] = lambda _: None
+        self.on_directory_failed: Callable[[], object] = lambda: None
         self.replicated: dict[SimPartition, None] = {}
+        self.store = SimLogStore(self)
         try:
             self.writer.begin()
         except Exception:
             self.close()
             raise
-        self._has_begun = True
+        self.metadata.process = self
         self.states.consume(self.image)
         self.states.listeners.append(self._states_changed)
         self.membership.consume(self.image)
-        topics = self.image.consume(TOPICS, self._topic, self._topics_changed)
-        self.topics.update(topics)
-        this: Any = self
-        self.changes = IsrChanges(
-            this,
-            self.writer,
-            self.membership,
-            purgatory=this,
-            time=self.time,
-            journal=journal,
-        )
+        self.topics.by_key.update(self.image.consume(TOPICS, self._topic, self._topics_changed))
         self.membership.listeners.append(lambda _: self.stale())
         self.serving = Serving(self)
-        self.control = Control(self)
-        self.member = Member(self)
-        self.member.register()
+        self._add_cluster(journal)
+
+    def _add_cluster(self, journal: Any) -> None:
+        """Add the parts that a real broker of a cluster has."""
+        this: Any = self
+        topics: Any = self.topics
+        roles: Any = Roles(self)
+        writer, membership = self.writer, self.membership
+        shared: Any = {"purgatory": self.purgatory, "time": self.time, "journal": journal}
+        self.changes = IsrChanges(this, writer, membership, **shared)
+        self.control = Control(topics, this, writer, membership, steps=self.steps, **shared)
+        racks = self.simulation.knobs.racks
+        rack = f"r{self.broker_id % racks}" if racks else None
+        live = LiveRecord(NO_REGISTRATION, str(self.disk.incarnation), {}, rack)
+        departures = Departures(topics, roles, writer, membership)
+        self.member = Member(live, this, roles, writer, membership, departures=departures, **shared)
+        self.member.on_registered = self.control.registered
+
+    def begin(self) -> None:
+        """Register, and begin to serve. Other processes run meanwhile, and this one may be killed.
+
+        Raises:
+            StorageError: The process could not register.
+        """
+        try:
+            self.member.start()
+        except Exception:
+            self.close()
+            raise
+        self.is_starting = False
         self.after(CHECK_MS, self._check)
-        self.stale()
+        self.resume()
+
+    def registered(self) -> None:
+        """Note a registration: from now on the replicas may be elected."""
+        has_left = self.has_lost_power or self.has_new_disk
+        self.simulation.checker.registered(self, has_left=has_left)
+        self.disk.is_registered = True
+        self.has_lost_power = self.has_new_disk = False
+
+    def trust(self) -> None:
+        """Answer as `acks` says: the lease lasts again."""
+        self.is_suspect = False
+        for partition in self.replicated:
+            self.progressed(partition)
+
+    def drain(self) -> None:
+        """Let the other brokers know that this broker shuts down."""
+        self.is_draining = True
+        self.member.set_state("draining")
 
     def __repr__(self) -> str:
         return f"broker {self.broker_id} ({self.number})"
@@ -130,7 +182,7 @@ class Process:
         """Call a function in this process: at once, after its pause, or never if it has ended."""
         if self.is_dead:
             return
-        if self.simulation.now_ms < self.paused_until_ms:
+        if self.is_starting or self.simulation.now_ms < self.paused_until_ms:
             self._backlog.append(function)
             return
         self.time.now_ms = self.clock_ms
@@ -147,55 +199,55 @@ class Process:
 
     @property
     def is_due(self) -> bool:
-        """Whether the metadata have something to do."""
-        due_ms = self.writer.next_deadline_ms
-        return due_ms is not None and due_ms <= self.clock_ms
+        """Whether the process has something to do without a message."""
+        if self.is_dead or self.is_starting or self.simulation.now_ms < self.paused_until_ms:
+            return False
+        now_ms, due_ms, alarm_ms = self.clock_ms, self.writer.next_deadline_ms, self._alarm_ms
+        return (due_ms is not None and due_ms <= now_ms) or (
+            alarm_ms is not None and alarm_ms <= now_ms
+        )
 
     def turn(self) -> None:
         """Do all that has become due."""
-        writer, now_ms = self.writer, self.time.now_ms
+        writer, purgatory, now_ms = self.writer, self.purgatory, self.time.now_ms
         while not self.is_dead:
-            due_ms = writer.next_deadline_ms
+            due_ms, alarm_ms = writer.next_deadline_ms, purgatory.next_deadline_ms
             if due_ms is not None and due_ms <= now_ms:
                 writer.tick(now_ms)
             elif self._is_stale:
                 self._is_stale = False
-                self._apply_image()
-            elif self._later:
-                self._later.popleft()()
+                self.apply_image()
+            elif purgatory.deliver():
+                pass
+            elif len(self.steps):
+                self.steps.begin_round()
+                self.steps.tick()
+            elif alarm_ms is not None and alarm_ms <= now_ms:
+                purgatory.expire(now_ms)
             elif self._moved:
                 self._moved = False
                 self.serving.moved()
             else:
                 break
-        due_ms = writer.next_deadline_ms
-        if due_ms is not None and due_ms != self._wakes_ms and not self.is_dead:
-            self._wakes_ms = due_ms
-            self.after(due_ms - now_ms, lambda: None)
-
-    def later(self, function: Callable[[], object]) -> None:
-        """Call a function when no state is being changed."""
-        self._later.append(function)
-
-    deliver_later = later
+        self._alarm_ms = purgatory.next_deadline_ms
+        due = [each for each in (writer.next_deadline_ms, self._alarm_ms) if each is not None]
+        if due and (wakes_ms := min(due)) != self._wakes_ms and not self.is_dead:
+            self._wakes_ms = wakes_ms
+            self.after(wakes_ms - now_ms, lambda: None)
 
     def after(self, delay_ms: int, function: Callable[[], object]) -> None:
         """Call a function in this process after a time."""
         at_ms = self.simulation.now_ms + max(0, delay_ms)
         self.simulation.timeline.at(at_ms, partial(self.run, function))
 
-    def add(self, alarm: Alarm, deadline_ms: int) -> None:
-        """Call the function of an alarm at a time of the process's clock."""
-        self.after(deadline_ms - self.clock_ms, alarm.expire)
-
     def close(self) -> None:
         """End: nothing of this process happens any more. The store learns it by the end of the session."""
         self.is_dead = True
-        self.store.down = True
+        self.metadata.down = True
         self.writer.close()
 
     def _store_delay(self) -> int:
-        return self.simulation.store_delay_ms() if self._has_begun else 0
+        return 0 if self.metadata.process is None else self.simulation.store_delay_ms()
 
     def _check(self) -> None:
         """Look for timeouts, and write a checkpoint."""
@@ -206,8 +258,6 @@ class Process:
             log.saved_high_watermark = log.high_watermark
             if not partition.syncs_first:
                 log.synced_offset = log.log_end_offset
-        self.member.check()
-        self.control.consider()
         self.after(CHECK_MS, self._check)
 
     # Metadata
@@ -219,36 +269,38 @@ class Process:
     def _states_changed(self, _keys: object, _brokers: object) -> None:
         self._is_stale = True
 
-    def _topic(self, entry: MetadataEntry) -> ControlledTopic:
+    def _topic(self, entry: MetadataEntry) -> SimTopic:
         record = decode(entry, TopicRecord)
         topic_id = bytes.fromhex(record.topic_id)
-        return ControlledTopic(
-            topic_id, record.replicas, self.simulation.settings[topic_id].min_isr
+        config = SimpleNamespace(
+            min_insync_replicas=self.simulation.settings[topic_id].min_isr,
+            unclean_leader_election_enable=False,
         )
+        return SimTopic(entry.key.removeprefix(TOPICS), topic_id, record.replicas, config)
 
-    def _topics_changed(self, changes: Changes[ControlledTopic]) -> None:
+    def _topics_changed(self, changes: Changes[SimTopic]) -> None:
         for key in changes.deletes:
-            self.topics.pop(key, None)
-        self.topics.update(changes.puts)
+            self.topics.by_key.pop(key, None)
+        self.topics.by_key.update(changes.puts)
         self._is_stale = True
 
-    def _apply_image(self) -> None:
-        self.member.apply()
+    def apply_image(self) -> None:
+        """Give the replicas the roles that follow from the image and the registration."""
         present = set()
-        for topic in self.topics.values():
+        for topic in self.topics:
             for index, replicas in enumerate(topic.replicas):
                 if self.broker_id in replicas:
                     key = (topic.topic_id, index)
                     present.add(key)
-                    self._apply_state(self._partition(key), replicas)
+                    self._apply_state(self.partition(key), replicas)
         for key in [each for each in self.partitions if each not in present]:
             self._release(self.partitions.pop(key))
         for key in [each for each in self.disk.logs if each not in present]:
             if self.image.get(f"{DELETED}{key[0].hex()}") is not None:
                 del self.disk.logs[key]
-        self.control.consider()
 
-    def _partition(self, key: Key) -> SimPartition:
+    def partition(self, key: Key) -> SimPartition:
+        """Return a partition of which this broker has a replica; its log is opened if need be."""
         partition = self.partitions.get(key)
         if partition is None:
             log = self.disk.logs.get(key)
@@ -256,7 +308,10 @@ class Process:
                 log = self.disk.logs[key] = ReplicaLog()
             settings = self.simulation.settings[key[0]]
             partition = self.partitions[key] = SimPartition(
-                key, log, min_isr=settings.min_isr, syncs_first=settings.syncs_first
+                key,
+                log,
+                SimLogDir(self.disk, key[0], syncs_first=settings.syncs_first),
+                settings,
             )
         return partition
 
@@ -280,7 +335,7 @@ class Process:
         role = next_role(epoch, newest, broker_id=self.broker_id, registration=self.registration)
         if role is None:
             return
-        if self.registration == NOT_REGISTERED:
+        if self.registration == NO_REGISTRATION:
             role = Role.OFFLINE
         partition.newest = newest
         if role is partition.role and newest.leader_epoch == epoch:
@@ -351,7 +406,7 @@ class Process:
         if acks is not None:
             released += (
                 acks.release_committed(own, log.high_watermark)
-                if self.member.is_suspect
+                if self.is_suspect
                 else acks.release(own, log.high_watermark)
             )
         for waiting in released:
@@ -426,4 +481,5 @@ class Process:
 
     def has_lost(self, key: Key) -> bool:
         """Return whether the broker's replica may have lost records when the process began."""
-        return self.member.loses(key)
+        syncs_first = self.simulation.settings[key[0]].syncs_first
+        return self.has_new_disk or (self.has_lost_power and not syncs_first)

@@ -11,10 +11,13 @@ import random
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
+from headrace.broker.cluster import control, member
 from headrace.core.cluster.placement import placements
 from headrace.core.cluster.records import (
     DELETED,
@@ -55,18 +58,6 @@ class Settings(NamedTuple):
     syncs_first: bool
 
 
-class _Journal:
-    """Counts the log events."""
-
-    def __init__(self, counts: Counter[str]) -> None:
-        self._counts = counts
-
-    def info(self, event: str, **_fields: object) -> None:
-        self._counts[event] += 1
-
-    warning = error = info
-
-
 class ReplicaSimulation:
     """One simulation run. `run` raises if an invariant is violated."""
 
@@ -78,7 +69,8 @@ class ReplicaSimulation:
         self.lines: list[str] = []
         self._is_traced = trace
         self.counts: Counter[str] = Counter()
-        self.journal = _Journal(self.counts)
+        self.failure: Exception | None = None
+        """An error in work whose errors are only logged."""
         self.timeline = Timeline(lambda: self.now_ms)
         self._numbers = count(1)
         self.content = MemoryMetadata()
@@ -96,7 +88,7 @@ class ReplicaSimulation:
         """Whether the busy time has ended."""
         self._is_quiet = False
         """Whether clients produce no more."""
-        self._faults = Faults(self, seed)
+        self.faults = Faults(self, seed)
         self._topics = 0
 
     # Parts
@@ -130,21 +122,20 @@ class ReplicaSimulation:
             return
         try:
             process = Process(self, broker, self.disks[broker])
+            self.trace("%s starts", process)
+            self.processes[broker] = process
+            self.stores.append(process.metadata)
+            self._inject(process.metadata)
+            process.begin()
         except StorageError:
             self.later(1_000, lambda: self.start(broker))
-            return
-        self.trace("%s starts", process)
-        self.processes[broker] = process
-        self.stores.append(process.store)
-        self._inject(process.store)
-        process.run(lambda: None)
 
     def _inject(self, store: SimulatedMetadataStore) -> None:
         """Give each commit of a store its fate."""
         commit = store.commit
 
         def commit_with_fault(checks: Any, operations: Any) -> Any:
-            fault = self._faults.fault_of_commit()
+            fault = self.faults.fault_of_commit()
             if fault != "none":
                 store.faults[:] = [fault]
             return commit(checks, operations)
@@ -161,14 +152,6 @@ class ReplicaSimulation:
     def replace_disk(self, broker: int) -> None:
         """Give a broker another, empty disk."""
         self.disks[broker] = Disk(self.next_number())
-
-    def after_commit(self, process: Process) -> None:
-        """Kill the controller after a commit, now and then."""
-        if not self.is_calm and self._faults.kills_controller():
-            self.counts["controller killed"] += 1
-            broker = process.broker_id
-            self.end(broker)
-            self.later(500, lambda: self.start(broker))
 
     def is_store_cut(self, broker: int) -> bool:
         """Return whether a broker cannot reach the store."""
@@ -187,7 +170,7 @@ class ReplicaSimulation:
     def _connect(self, broker: int) -> None:
         process = self.processes.get(broker)
         if process is not None and not process.is_dead:
-            process.store.down = self.is_store_cut(broker)
+            process.metadata.down = self.is_store_cut(broker)
 
     # Clients and operators
 
@@ -291,6 +274,13 @@ class ReplicaSimulation:
 
     def run(self) -> None:
         """Run the busy time, end all faults, and wait until the cluster has settled."""
+        with ExitStack() as stack:
+            for module in (control, member):
+                most = self.knobs.partitions_a_commit
+                stack.enter_context(patch.object(module, "PARTITIONS_A_COMMIT", most))
+            self._run()
+
+    def _run(self) -> None:
         self.begin()
         self.run_until(BEGIN_MS + self.knobs.busy_ms)
         self._calm()
@@ -311,15 +301,20 @@ class ReplicaSimulation:
 
     def run_until(self, end_ms: int) -> None:
         """Let everything happen up to a time."""
-        timeline = self.timeline
-        while (due_ms := timeline.next_deadline_ms) is not None and due_ms <= end_ms:
-            self.now_ms = due_ms
-            timeline.run_next()
-            self.counts["events"] += 1
-            for process in list(self.processes.values()):
-                if process.is_due and not process.is_dead:
-                    process.run(lambda: None)
-        self.now_ms = end_ms
+        while (due_ms := self.timeline.next_deadline_ms) is not None and due_ms <= end_ms:
+            self.step()
+        self.now_ms = max(self.now_ms, end_ms)
+
+    def step(self) -> None:
+        """Let the next event happen, and what it causes at once."""
+        self.now_ms = self.timeline.next_deadline_ms or self.now_ms
+        self.timeline.run_next()
+        self.counts["events"] += 1
+        for process in list(self.processes.values()):
+            if process.is_due:
+                process.run(lambda: None)
+        if self.failure is not None:
+            raise self.failure
 
     def _calm(self) -> None:
         """End all faults, and start all brokers."""
@@ -335,7 +330,7 @@ class ReplicaSimulation:
             if process is not None and not process.is_dead:
                 process.paused_until_ms = 0
                 process.resume()
-                if process.member.is_draining:
+                if process.is_draining:
                     self.end(broker)
             self.start(broker)
             self._connect(broker)
