@@ -146,12 +146,16 @@ class Done:
 
 
 def state_of_source() -> str:
-    """Return a name for the state of the source, including uncommitted changes and untracked files."""
+    """Return a name for the state of the source, including uncommitted changes and untracked files.
+
+    Commits of other files, such as documentation, do not change the name.
+    """
 
     def git(*arguments: str) -> bytes:
         return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, check=True).stdout
 
-    head = git("rev-parse", "--short", "HEAD").decode().strip()
+    trees = git("ls-tree", "HEAD", *SOURCES)
+    head = hashlib.sha256(trees).hexdigest()[:12]
     changes = git("diff", "HEAD", "--", *SOURCES)
     unknown = git("ls-files", "--others", "--exclude-standard", "-z", "--", *SOURCES)
     for name in filter(None, unknown.decode().split("\0")):

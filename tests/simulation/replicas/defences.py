@@ -1,4 +1,9 @@
-"""Defences that can be switched off, to test that the invariants find each missing defence."""
+"""Defences that can be switched off, to test that the invariants find each missing defence.
+
+`docs/reports/simulation.md` lists where other defences are shown to be necessary. Two are checks that this simulation
+passes without, because the store refuses the commits of a session that has ended: the check of the leader's own
+registration in a change of the ISR, and the check of the controller epoch.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +17,7 @@ from headrace.broker.cluster.member import Member
 from headrace.broker.cluster.unclean_start import Departures
 from headrace.broker.replication.isr_changes import IsrChanges
 from headrace.core.cluster import controller
-from headrace.core.cluster.records import CONTROLLER_EPOCH_KEY, REGISTRATIONS, STATES
+from headrace.core.cluster.records import REGISTRATIONS, STATES
 from headrace.core.replica import following
 from headrace.core.replica.following import Following
 from headrace.core.replica.isr import Isr
@@ -70,17 +75,31 @@ def _uncontrolled(prefix: str) -> Callable[..., Any]:
     return commits
 
 
-def _any_process(
-    isr: Isr, live: Any, *, log_start_offset: int, high_watermark: int, **_lag: int
-) -> Any:
-    return {
-        replica
-        for replica, follower in isr._followers.items()
-        if replica not in isr.committed.isr
-        and replica in live
-        and follower.end_offset >= max(high_watermark, isr._epoch_start_offset)
-        and follower.log_start_offset >= log_start_offset
-    }
+def _joining(condition: Callable[[Isr, Any, Any], bool]) -> Callable[..., Any]:
+    """Let replicas join that have all records below the high watermark, and for which a condition holds."""
+
+    def joining(
+        isr: Isr, live: Any, *, log_start_offset: int, high_watermark: int, **_lag: int
+    ) -> Any:
+        return {
+            replica
+            for replica, follower in isr._followers.items()
+            if replica not in isr.committed.isr
+            and replica in live
+            and follower.end_offset >= high_watermark
+            and follower.log_start_offset >= log_start_offset
+            and condition(isr, follower, live[replica])
+        }
+
+    return joining
+
+
+def _has_epoch_start(isr: Isr, follower: Any, _broker: Any) -> bool:
+    return bool(follower.end_offset >= isr._epoch_start_offset)
+
+
+def _is_newest(_isr: Isr, follower: Any, broker: Any) -> bool:
+    return bool(follower.broker_epoch == broker.broker_epoch and not broker.is_draining)
 
 
 def _obeys_late_divergence(self: Following, position: Any, fetched: Any, log: Any) -> Any:
@@ -115,14 +134,6 @@ def _forgets_at_once(member: Member, departing: Any) -> None:
 _leave = Member._leave
 
 
-def _forgets_epoch_start(isr: Isr, *arguments: Any, **options: Any) -> None:
-    _begin_isr(isr, *arguments, **options)
-    isr._epoch_start_offset = 0
-
-
-_begin_isr = Isr.__init__
-
-
 def _takes_for_rejected(isr: Isr, proposal: Any) -> None:
     isr.decided(proposal, accepted=False)
 
@@ -141,7 +152,7 @@ DEFENCES: dict[str, list[Any]] = {
         patch.object(IsrChanges, "_change", _unchecked(_of_joining)),
         patch.object(IsrChanges, "_is_registered", lambda *_: True),
         patch.object(IsrChanges, "_membership_changed", lambda *_: None),
-        patch.object(Isr, "_joining", _any_process),
+        patch.object(Isr, "_joining", _joining(_has_epoch_start)),
     ],
     "the high watermark freezes below the minimum": [patch.object(Isr, "_count", _never_frozen)],
     "logs are compared": [patch.object(serving, "find_divergence", lambda *_: None)],
@@ -162,16 +173,10 @@ DEFENCES: dict[str, list[Any]] = {
         patch.object(control, "commits_of", _uncontrolled(REGISTRATIONS))
     ],
     "a replica joins when it has the start of the leader epoch": [
-        patch.object(Isr, "__init__", _forgets_epoch_start)
+        patch.object(Isr, "_joining", _joining(_is_newest))
     ],
     "the next proposal waits for an unknown outcome": [
         patch.object(Isr, "unknown", _takes_for_rejected)
-    ],
-    "a change of the ISR checks the leader's registration": [
-        patch.object(IsrChanges, "_change", _unchecked(_own))
-    ],
-    "a controller checks the controller epoch": [
-        patch.object(control, "commits_of", _uncontrolled(CONTROLLER_EPOCH_KEY))
     ],
 }
 

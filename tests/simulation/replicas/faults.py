@@ -44,6 +44,10 @@ class Faults:
             self._jump,
             self._land,
             self._prefer,
+            self._freeze_store,
+            self._slow_disk,
+            self._fail_disk,
+            self._kill_all,
         ]
         if chance.random() < 0.5:
             kinds += [self._cut_power, self._cut_power]
@@ -51,6 +55,8 @@ class Faults:
             kinds += [self._cut_all_power]
         if chance.random() < 0.3:
             kinds += [self._wipe]
+        if chance.random() < 0.2:
+            kinds += [self._start_twin]
         kinds = [each for each in kinds if chance.random() < 0.7] or [self._kill]
         self._kill_controllers = chance.random() < 0.2
         begin_ms, knobs = simulation.now_ms, simulation.knobs
@@ -117,6 +123,41 @@ class Faults:
         for broker in self._simulation.disks:
             self._lose_power(broker)
 
+    def _kill_all(self) -> None:
+        """End all processes. They start again in any order."""
+        self._happens("kill of all")
+        for broker in self._simulation.disks:
+            self._end(broker)
+
+    def _start_twin(self) -> None:
+        """Start another process of a broker that runs, on an empty disk: two processes have one broker id."""
+        broker, simulation = self._broker(), self._simulation
+        process = simulation.processes.get(broker)
+        if process is None or process.is_dead or process.is_starting:
+            return
+        self._happens("two brokers with one id", broker)
+        simulation.start_twin(broker)
+
+    def _slow_disk(self) -> None:
+        broker = self._broker()
+        self._happens("slow disk", broker)
+        self._simulation.slow_until_ms[broker] = self._simulation.now_ms + self._duration_ms()
+
+    def _fail_disk(self) -> None:
+        """Let a log directory fail or be full, until the process is started again."""
+        broker, simulation = self._broker(), self._simulation
+        process = simulation.processes.get(broker)
+        if process is None or process.is_dead or process.is_starting:
+            return
+        self._happens("failed directory", broker)
+        process.run(process.fail_disk)
+
+        def restart() -> None:
+            if simulation.processes.get(broker) is process:
+                self._end(broker)
+
+        simulation.later(self._duration_ms(), restart)
+
     def _wipe(self) -> None:
         broker, simulation = self._broker(), self._simulation
         self._happens("wiped disk", broker)
@@ -162,9 +203,15 @@ class Faults:
             late_ms = self._chance.randint(0, 200)
             simulation.later(duration_ms + late_ms, partial(simulation.mend_store, broker))
 
+    def _freeze_store(self) -> None:
+        """Let the store respond to nothing for a while, and then to everything."""
+        simulation = self._simulation
+        self._happens("store frozen")
+        simulation.frozen_until_ms = simulation.now_ms + self._duration_ms()
+
     def _expire_all(self) -> None:
         self._happens("all sessions expired")
-        for process in self._simulation.processes.values():
+        for process in self._simulation.all_processes():
             if not process.is_dead:
                 process.metadata.lose_session()
 

@@ -32,8 +32,12 @@ class Knobs:
     """The longest usual time of a sync."""
     late: float
     """The probability that a message takes seconds."""
+    lost: float
+    """The probability that a message does not arrive."""
     twice: float
     """The probability that a message arrives twice."""
+    drift: int
+    """The greatest deviation of a clock, in milliseconds per second."""
     commit_faults: float
     """The probability that a commit is lost, doubled or late, or its outcome is unknown."""
     records_ms: int
@@ -69,6 +73,8 @@ def draw(seed: int) -> Knobs:
         sync_ms=chance.choice([2, 10, 60]),
         late=often(0.03),
         twice=often(0.1),
+        lost=often(0.03),
+        drift=chance.choice([0, 0, 1, 20]),
         commit_faults=often(0.2),
         records_ms=chance.choice([100, 200, 400]),
         fetched_records=chance.choice([1, 5, 100]),

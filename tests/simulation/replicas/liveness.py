@@ -17,6 +17,8 @@ def unsettled(simulation: ReplicaSimulation) -> str:
     checker = simulation.checker
     if len(checker.membership.live) < len(simulation.disks):
         return f"live are {list(checker.membership.live)}"
+    if not all(former.is_dead for former in simulation.former):
+        return "a process runs on although another one of its broker has begun"
     if checker.membership.controller_id < 0:
         return "there is no controller"
     for key, replicas in checker.replicas.items():

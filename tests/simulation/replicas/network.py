@@ -37,6 +37,8 @@ class Network:
         times = 1
         delay_ms = chance.randint(1, knobs.delay_ms)
         if not simulation.is_calm:
+            if chance.random() < knobs.lost:
+                return
             if chance.random() < knobs.late:
                 delay_ms = chance.randint(100, 6_000)
             if chance.random() < knobs.twice:

@@ -76,6 +76,8 @@ class Process:
         self.is_suspect = True
         """Whether the lease of the registration has ended. Real membership sets it."""
         self.partitions: dict[Key, SimPartition] = {}
+        self.has_failed_disk = False
+        """Whether the directory of the partitions with odd numbers has failed."""
         self._loops: dict[int, FetchLoop] = {}
         self._syncs = False
         self._moved = self._is_stale = False
@@ -176,7 +178,7 @@ class Process:
     @property
     def clock_ms(self) -> int:
         """The time of the process's own clock."""
-        return self.simulation.now_ms + self.simulation.clock_offsets[self.broker_id]
+        return self.simulation.clock_ms(self.broker_id)
 
     def run(self, function: Callable[[], object]) -> None:
         """Call a function in this process: at once, after its pause, or never if it has ended."""
@@ -260,6 +262,18 @@ class Process:
                 log.synced_offset = log.log_end_offset
         self.after(CHECK_MS, self._check)
 
+    def fail_disk(self) -> None:
+        """Let one of two log directories fail: the process serves its partitions no more."""
+        self.has_failed_disk = True
+        for partition in self.partitions.values():
+            if not self.serves(partition.key):
+                self._release(partition)
+        self.on_directory_failed()
+
+    def serves(self, key: Key) -> bool:
+        """Return whether the log directory of a partition works."""
+        return not self.has_failed_disk or key[1] % 2 == 0
+
     # Metadata
 
     def stale(self) -> None:
@@ -292,7 +306,8 @@ class Process:
                 if self.broker_id in replicas:
                     key = (topic.topic_id, index)
                     present.add(key)
-                    self._apply_state(self.partition(key), replicas)
+                    if self.serves(key):
+                        self._apply_state(self.partition(key), replicas)
         for key in [each for each in self.partitions if each not in present]:
             self._release(self.partitions.pop(key))
         for key in [each for each in self.disk.logs if each not in present]:
@@ -463,7 +478,7 @@ class Process:
             for partition in self.partitions.values()
             if partition.syncs_first and partition.log.synced_offset < partition.log.log_end_offset
         ]
-        sync_ms = self.simulation.chance.randint(1, self.simulation.knobs.sync_ms)
+        sync_ms = self.simulation.sync_ms(self.broker_id)
         self.after(sync_ms, partial(self._synced, batch))
 
     def _synced(self, batch: list[tuple[SimPartition, int, int]]) -> None:

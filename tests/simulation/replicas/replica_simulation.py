@@ -78,10 +78,18 @@ class ReplicaSimulation:
         self.stores: list[SimulatedMetadataStore] = []
         self._stores_cut: Counter[int] = Counter()
         self.processes: dict[int, Process] = {}
+        self.former: list[Process] = []
+        """The processes that have run on after another process of their broker had begun."""
         self.disks = {
             broker: Disk(self.next_number()) for broker in range(1, self.knobs.brokers + 1)
         }
         self.clock_offsets = dict.fromkeys(self.disks, 0)
+        drift = self.knobs.drift
+        self._clock_drifts = {broker: self.chance.randint(-drift, drift) for broker in self.disks}
+        self.slow_until_ms = dict.fromkeys(self.disks, 0)
+        """The times until which the syncs of the disks are slow."""
+        self.frozen_until_ms = 0
+        """The time until which the store responds to nothing."""
         self.checker = Checker(self, self.content)
         self.network = Network(self)
         self.is_calm = False
@@ -106,9 +114,20 @@ class ReplicaSimulation:
         """Call a function after a time."""
         self.timeline.at(self.now_ms + delay_ms, function)
 
+    def clock_ms(self, broker: int) -> int:
+        """Return the time of a broker's clock."""
+        drift_ms = (self.now_ms - BEGIN_MS) * self._clock_drifts[broker] // 1_000
+        return self.now_ms + self.clock_offsets[broker] + drift_ms
+
+    def sync_ms(self, broker: int) -> int:
+        """Return the time of the next sync of a disk."""
+        is_slow = self.now_ms < self.slow_until_ms[broker]
+        return self.chance.randint(1, 3_000 if is_slow else self.knobs.sync_ms)
+
     def store_delay_ms(self) -> int:
         """Return the time of the next message to or from the store."""
         delay_ms = self.chance.randint(1, self.knobs.store_delay_ms)
+        delay_ms += max(0, self.frozen_until_ms - self.now_ms)
         if not self.is_calm and self.chance.random() < self.knobs.late:
             delay_ms += self.chance.randint(100, 3_000)
         return delay_ms
@@ -153,6 +172,13 @@ class ReplicaSimulation:
         """Give a broker another, empty disk."""
         self.disks[broker] = Disk(self.next_number())
 
+    def start_twin(self, broker: int) -> None:
+        """Start another process of a broker on an empty disk, while the present process runs."""
+        self.former.append(self.processes.pop(broker))
+        self.replace_disk(broker)
+        self.checker.lost(broker)
+        self.start(broker)
+
     def is_store_cut(self, broker: int) -> bool:
         """Return whether a broker cannot reach the store."""
         return self._stores_cut[broker] > 0
@@ -168,9 +194,13 @@ class ReplicaSimulation:
         self._connect(broker)
 
     def _connect(self, broker: int) -> None:
-        process = self.processes.get(broker)
-        if process is not None and not process.is_dead:
-            process.metadata.down = self.is_store_cut(broker)
+        for process in self.all_processes():
+            if process.broker_id == broker and not process.is_dead:
+                process.metadata.down = self.is_store_cut(broker)
+
+    def all_processes(self) -> list[Process]:
+        """Return the newest process of each broker, and those that have run on beside it."""
+        return [*self.processes.values(), *self.former]
 
     # Clients and operators
 
@@ -310,7 +340,7 @@ class ReplicaSimulation:
         self.now_ms = self.timeline.next_deadline_ms or self.now_ms
         self.timeline.run_next()
         self.counts["events"] += 1
-        for process in list(self.processes.values()):
+        for process in self.all_processes():
             if process.is_due:
                 process.run(lambda: None)
         if self.failure is not None:
@@ -323,6 +353,12 @@ class ReplicaSimulation:
         for link in self.network.cut:
             self.network.cut[link] = 0
         self._stores_cut.clear()
+        self.frozen_until_ms = 0
+        self.slow_until_ms = dict.fromkeys(self.disks, 0)
+        for former in self.former:
+            former.paused_until_ms = 0
+            former.resume()
+            self._connect(former.broker_id)
         for store in self.stores:
             store.land()
         for broker, disk in self.disks.items():
@@ -330,7 +366,7 @@ class ReplicaSimulation:
             if process is not None and not process.is_dead:
                 process.paused_until_ms = 0
                 process.resume()
-                if process.is_draining:
+                if process.is_draining or process.has_failed_disk:
                     self.end(broker)
             self.start(broker)
             self._connect(broker)

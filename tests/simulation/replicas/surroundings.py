@@ -112,10 +112,12 @@ class Roles:
         self._process.stale()
 
     def of(self, topic: SimTopic) -> list[SimPartition | None]:
-        """Return the partitions of a topic; None for those without a replica on this broker."""
+        """Return the partitions of a topic; None for those without a replica that this broker serves."""
         process = self._process
         return [
-            process.partition((topic.topic_id, index)) if process.broker_id in replicas else None
+            process.partition(key)
+            if process.broker_id in replicas and process.serves(key := (topic.topic_id, index))
+            else None
             for index, replicas in enumerate(topic.replicas)
         ]
 
