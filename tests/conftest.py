@@ -10,17 +10,22 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.effort import configure, examples
+
 pytest.register_assert_rewrite("tests.conformance.clients", "tests.fixtures")
 
-settings.register_profile(
-    "deterministic",
-    derandomize=True,
-    max_examples=60,
-    deadline=None,
-    print_blob=True,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-settings.load_profile("deterministic")
+
+def pytest_configure(config: pytest.Config) -> None:
+    configure(config)
+    settings.register_profile(
+        "deterministic",
+        derandomize=True,
+        max_examples=examples(60),
+        deadline=None,
+        print_blob=True,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+    settings.load_profile("deterministic")
 
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

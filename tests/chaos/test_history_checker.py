@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.effort import examples
 from tests.fixtures.history.checker import check
 from tests.fixtures.history.made_up import CleanHistory, planted
 from tests.fixtures.history.operations import (
@@ -130,14 +131,14 @@ def test_the_checker_refuses_an_impossible_history() -> None:
         check(history(SENT, ("v", OK, [send(None, "a")])))
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(SEEDS)
 def test_a_clean_history_raises_no_alarm(seed: int) -> None:
     assert check(CleanHistory(seed, STEPS).operations) == []
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(seed=SEEDS)
 def test_a_planted_fault_is_found(fault: str, seed: int) -> None:
     assert fault in kinds(planted(CleanHistory(seed, STEPS).operations, fault, seed))

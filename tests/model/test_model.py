@@ -26,6 +26,7 @@ from tests.model.search import exhaust, walk
 from tests.model.state import MEMBERS, Leadership, Metadata, Replica, mask, present
 
 
+@pytest.mark.slow
 def test_no_state_of_two_brokers_violates_an_invariant() -> None:
     result = exhaust(Model(Bounds()))
     assert result.complete

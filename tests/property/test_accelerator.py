@@ -24,6 +24,7 @@ from headrace.records.builder import RecordWriter, build_batch, encode_headers
 from headrace.records.decoding import _decode_records
 from headrace.records.reader import Record
 from headrace.records.varint import wrap
+from tests.effort import examples
 from tests.fixtures.accelerator import built_kernels
 from tests.fuzz.mutation import mutated
 
@@ -97,7 +98,7 @@ def assert_equal(kernels: Kernels, data: bytes, header: BatchHeader) -> None:
     st.integers(0, 2**32),
     st.tuples(INT64, INT64, st.integers(-1, 40), st.sampled_from([0, 8])),
 )
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=examples(80))
 def test_the_accelerator_and_python_agree_on_damaged_records(
     kernels: Kernels,
     records: list,
@@ -119,7 +120,7 @@ def test_the_accelerator_and_python_agree_on_damaged_records(
 
 
 @given(st.binary(max_size=60), st.integers(-5, 9))
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 def test_the_accelerator_and_python_agree_on_any_bytes(
     kernels: Kernels, data: bytes, count: int
 ) -> None:
@@ -180,7 +181,7 @@ def test_slices_end_at_the_same_records(
     st.integers(0, 3000),
     st.lists(st.none() | st.binary(max_size=90), max_size=20),
 )
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=examples(80))
 def test_the_accelerator_and_python_fill_a_batch_with_the_same_bytes(
     kernels: Kernels, records: list, most: int, more: list
 ) -> None:

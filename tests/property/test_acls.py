@@ -18,6 +18,7 @@ from headrace.security.acls import (
     ResourceType,
 )
 from headrace.security.principal import Principal
+from tests.effort import examples
 from tests.fixtures.broker_harness import RecordingJournal
 
 NAMES = ["", "a", "ab", "abc", "b", "ba", "*", "**", "hard", "hardcode"]
@@ -136,7 +137,7 @@ changes = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(changes, st.lists(questions, min_size=1, max_size=12), st.booleans(), st.booleans())
 def test_every_decision_equals_that_of_a_scan_of_all_acls(
     steps: list,
@@ -167,7 +168,7 @@ def test_every_decision_equals_that_of_a_scan_of_all_acls(
         assert answer(subject, question) == expected
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.lists(acls, max_size=8),
     st.sampled_from(["alice", "bob"]),

@@ -22,6 +22,7 @@ from headrace.clients.assignors import (
 from headrace.clients.assignors.base import ExistingPartitions, withhold
 from headrace.clients.assignors.sticky import decode_history, encode_history
 from headrace.types import TopicPartition
+from tests.effort import examples
 
 with warnings.catch_warnings():
     warnings.simplefilter(
@@ -74,7 +75,7 @@ def after(assignor: Assignor, members, assignment, generation: int):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(members=member_ids, topics=wishes, partition_counts=counts)
 def test_every_subscribed_partition_is_assigned_to_a_subscriber(
     name: str, members, topics, partition_counts
@@ -89,7 +90,7 @@ def test_every_subscribed_partition_is_assigned_to_a_subscriber(
 
 
 @pytest.mark.parametrize("name", ["sticky", "cooperative-sticky", "equal", "roundrobin"])
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(members=member_ids, partition_counts=counts)
 def test_equal_subscriptions_give_members_partition_counts_that_differ_by_at_most_one(
     name: str, members, partition_counts
@@ -101,7 +102,7 @@ def test_equal_subscriptions_give_members_partition_counts_that_differ_by_at_mos
 
 
 @pytest.mark.parametrize("name", ["sticky", "cooperative-sticky", "equal"])
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(members=member_ids, topics=wishes, partition_counts=counts)
 def test_no_single_move_would_balance_better(name: str, members, topics, partition_counts) -> None:
     subscriptions = group(members, topics)
@@ -115,7 +116,7 @@ def test_no_single_move_would_balance_better(name: str, members, topics, partiti
 
 
 @pytest.mark.parametrize("name", ["sticky", "cooperative-sticky", "equal"])
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(members=member_ids, topics=wishes, partition_counts=counts)
 def test_an_unchanged_group_keeps_its_assignment(
     name: str, members, topics, partition_counts
@@ -128,7 +129,7 @@ def test_an_unchanged_group_keeps_its_assignment(
 
 
 @pytest.mark.parametrize("name", ["sticky", "cooperative-sticky", "equal"])
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(members=member_ids, partition_counts=counts, newcomer=st.booleans())
 def test_only_surplus_moves(name: str, members, partition_counts, *, newcomer: bool) -> None:
     subscriptions = group(members, [frozenset(TOPICS)] * len(members))
@@ -195,7 +196,7 @@ def read_kafka(assigned) -> dict[str, list[TopicPartition]]:
     }
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(members=member_ids, topics=wishes, partition_counts=counts)
 def test_range_is_kafkas(members, topics, partition_counts) -> None:
     subscriptions = group(members, topics)
@@ -204,7 +205,7 @@ def test_range_is_kafkas(members, topics, partition_counts) -> None:
     assert {member: sorted(names) for member, names in ours.items()} == read_kafka(theirs)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(members=member_ids, partition_counts=counts, topics=st.frozensets(st.sampled_from(TOPICS)))
 def test_round_robin_is_kafkas(members, partition_counts, topics) -> None:
     wanted = topics | set(partition_counts)
@@ -235,7 +236,7 @@ def test_static_members_come_first_and_in_the_order_of_their_instances() -> None
     assert assignment["b"] == [TopicPartition("t", 1)]
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(
     partitions=st.lists(
         st.builds(TopicPartition, st.sampled_from(TOPICS), st.integers(0, 99)), unique=True
@@ -288,7 +289,7 @@ def test_the_claim_of_the_newest_generation_holds() -> None:
 
 
 @pytest.mark.parametrize("name", ["cooperative-sticky", "equal"])
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(members=member_ids, partition_counts=counts)
 def test_partitions_that_were_held_back_are_assigned_in_the_next_generation(
     name: str, members, partition_counts

@@ -10,6 +10,7 @@ from headrace.core.log import LogConfig, PartitionLog
 from headrace.records.batch import TimestampType
 from headrace.records.compression import Compression
 from headrace.storage.memory_files import MemoryFileSystem
+from tests.effort import examples
 from tests.fixtures.compaction import keyed, latest, run_round, settle
 from tests.fixtures.crash_files import CrashFileSystem
 from tests.fixtures.logs import NOW_MS, open_log, records_of
@@ -161,5 +162,7 @@ class CrashingCompactionMachine(CompactionMachine):
 
 TestCompaction = CompactionMachine.TestCase
 TestCrashingCompaction = CrashingCompactionMachine.TestCase
-TestCompaction.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
-TestCrashingCompaction.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
+TestCompaction.settings = settings(max_examples=examples(50), stateful_step_count=40, deadline=None)
+TestCrashingCompaction.settings = settings(
+    max_examples=examples(50), stateful_step_count=40, deadline=None
+)

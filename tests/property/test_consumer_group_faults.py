@@ -15,6 +15,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from headrace.core.coordinator.any_group import kinds
 from headrace.core.coordinator.consumer import classic_members, turn
 from headrace.errors import ErrorCode
+from tests.effort import examples
 from tests.property.test_consumer_group_protocol import ConsumerGroupMachine
 
 pytestmark = pytest.mark.slow  # not in `make check`
@@ -52,7 +53,7 @@ def test_a_fault_is_found(fault: Callable[[Patch], None], monkeypatch: Patch) ->
         run_state_machine_as_test(
             ConsumerGroupMachine,
             settings=settings(
-                max_examples=100,
+                max_examples=examples(100),
                 stateful_step_count=40,
                 derandomize=True,
                 database=None,

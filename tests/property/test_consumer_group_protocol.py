@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from headrace.core.coordinator.state.classic_states import GroupState
 from headrace.core.coordinator.state.consumer_group import ConsumerGroupState
+from tests.effort import examples
 from tests.fixtures.classic_consumers import ClassicConsumer
 from tests.fixtures.consumer_group_harness import (
     REBALANCE_MS,
@@ -285,4 +286,6 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
 
 
 TestConsumerGroups = ConsumerGroupMachine.TestCase
-TestConsumerGroups.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)
+TestConsumerGroups.settings = settings(
+    max_examples=examples(30), stateful_step_count=40, deadline=None
+)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from headrace.spark.decode.formats import codec_of
 from headrace.spark.decode.options import DecodeOptions
+from tests.effort import examples
 
 SCHEMA = "a int, b string, c array<double>, d map<string,smallint>, e struct<f:boolean,g:array<struct<h:bigint>>>"
 NAMES = ("a", "b", "c", "d", "e")
@@ -92,7 +93,7 @@ def wanted(value: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.one_of(OBJECT, st.none(), BAD), max_size=8))
 def test_valid_json_values_are_decoded_beside_invalid_values(values: list[Any]) -> None:
     encoded = [json.dumps(each).encode() if isinstance(each, dict) else each for each in values]
@@ -105,7 +106,7 @@ def test_valid_json_values_are_decoded_beside_invalid_values(values: list[Any]) 
     assert sorted(errors) == [row for row, each in enumerate(values) if isinstance(each, bytes)]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(
     st.lists(
         st.fixed_dictionaries({"a": maybe(integers(64)), "b": st.lists(TEXT, max_size=2)})

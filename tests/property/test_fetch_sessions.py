@@ -20,6 +20,7 @@ from headrace.protocol.messages.fetch import (
     ForgottenTopic,
     PartitionData,
 )
+from tests.effort import examples
 from tests.fixtures.broker_harness import CountingEntropy
 
 Key = tuple[str, int]
@@ -235,6 +236,8 @@ class SessionsWithTopicIds(Sessions):
 
 
 TestSessionsWithTopicIds = SessionsWithTopicIds.TestCase
-TestSessionsWithTopicIds.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
+TestSessionsWithTopicIds.settings = settings(
+    max_examples=examples(50), stateful_step_count=30, deadline=None
+)
 TestSessions = Sessions.TestCase
-TestSessions.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestSessions.settings = settings(max_examples=examples(100), stateful_step_count=30, deadline=None)

@@ -312,6 +312,7 @@ def _below_high_watermark(original: Any, isr: Isr, live: Any, **kw: Any) -> set[
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [

@@ -20,6 +20,7 @@ from headrace.kinesis.producing.lanes import Parcel, PutResult
 from headrace.kinesis.producing.records import Outgoing, outgoing
 from headrace.kinesis.producing.settings import ProducerSettings
 from headrace.kinesis.producing.shards import ShardMap
+from tests.effort import examples
 
 TIMEOUTS_MS = (200, 5_000)
 
@@ -199,7 +200,7 @@ class Harness:
 
 @pytest.mark.parametrize("aggregated", [False, True])
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_records_of_a_key_stay_in_order_and_none_is_lost(*, aggregated: bool, seed: int) -> None:
     harness = Harness(seed, aggregated=aggregated)
     harness.run(150)
@@ -239,7 +240,7 @@ USER_RECORDS = st.lists(
 
 
 @given(USER_RECORDS)
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_protobuf_reads_our_aggregated_records(
     records: list[tuple[str, str | None, bytes]],
 ) -> None:
@@ -264,7 +265,7 @@ def test_protobuf_reads_our_aggregated_records(
 
 
 @given(USER_RECORDS)
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_readers_split_aggregated_records(
     records: list[tuple[str, str | None, bytes]],
 ) -> None:

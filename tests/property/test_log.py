@@ -18,6 +18,7 @@ from headrace.records.compression import Compression
 from headrace.records.reader import Record, read_records
 from headrace.storage.memory_files import MemoryFileSystem
 from headrace.storage.os_files import OsFileSystem
+from tests.effort import examples
 from tests.fixtures.crash_files import CrashFileSystem
 from tests.fixtures.logs import NOW_MS, open_log, sync
 
@@ -368,6 +369,8 @@ class CrashingLogMachine(LogMachine):
 TestMemoryLog = LogMachine.TestCase
 TestDiskLog = DiskLogMachine.TestCase
 TestCrashingLog = CrashingLogMachine.TestCase
-TestMemoryLog.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
-TestDiskLog.settings = settings(max_examples=25, stateful_step_count=40, deadline=None)
-TestCrashingLog.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestMemoryLog.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
+TestDiskLog.settings = settings(max_examples=examples(25), stateful_step_count=40, deadline=None)
+TestCrashingLog.settings = settings(
+    max_examples=examples(60), stateful_step_count=40, deadline=None
+)

@@ -34,6 +34,7 @@ def test_a_seed_determines_its_run_of_a_log() -> None:
     assert simulations[0].lines == simulations[1].lines
 
 
+@pytest.mark.slow
 def test_the_runs_have_every_step_and_every_fault() -> None:
     happened = sum((run_seed(seed)[2] for seed in SEEDS), start=run_seed(0)[2])
     faults = {

@@ -13,6 +13,7 @@ from headrace.records.batch import CRC_POSITION, CRC_START, HEADER_SIZE, BatchHe
 from headrace.records.builder import build_batch
 from headrace.records.compression import Compression, compress
 from headrace.records.reader import decode_batch
+from tests.effort import examples
 from tests.fixtures.broker_harness import START_MS, BrokerHarness, produce_request
 
 REFUSALS = {
@@ -47,7 +48,7 @@ def topic_of(target: Compression) -> str:
 
 
 @given(records=records, sent=codecs, target=codecs)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_recompressed_records_equal_the_sent_records(
     records, sent: Compression, target: Compression
 ):
@@ -77,7 +78,7 @@ def test_recompressed_records_equal_the_sent_records(
     cut=st.integers(0, 20),
     before=st.booleans(),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_a_damaged_file_is_refused_or_readable(
     records, sent: Compression, target: Compression, changes, cut: int, *, before: bool
 ):

@@ -12,6 +12,7 @@ from headrace.errors import CorruptRecordError
 from headrace.records.builder import build_batch
 from headrace.records.compression import Compression
 from headrace.records.reader import read_records
+from tests.effort import examples
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # it loads its schemas in an old way
@@ -54,7 +55,7 @@ def test_our_reader_reads_batches_of_kafka_python(records: list, compression: Co
     st.sampled_from([0, 1, 63, 64, 2047, 2048, 2**40]),
     st.booleans(),
 )
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=examples(80))
 def test_lengths_and_numbers_of_every_size_are_coded_alike(
     key_size: int,
     value_size: int,
@@ -84,7 +85,7 @@ def test_offsets_of_every_size_are_coded_alike() -> None:
     st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=4),
     st.booleans(),
 )
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 def test_damage_raises_only_corrupt_record_errors(
     records: list,
     compression: Compression,

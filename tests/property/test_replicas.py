@@ -98,6 +98,7 @@ class Model:
         return sum(end >= end_offset for end in reached) >= acks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(200))
 def test_high_watermark_and_acknowledgements_equal_the_model(seed: int) -> None:
     chance = random.Random(seed)

@@ -44,6 +44,7 @@ def test_every_invariant_holds(seed: int) -> None:
     ClusterSimulation(seed).run()
 
 
+@pytest.mark.slow
 def test_a_seed_determines_its_run() -> None:
     simulations = [ClusterSimulation(SEEDS[0]) for _ in range(2)]
     for simulation in simulations:

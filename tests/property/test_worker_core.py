@@ -45,6 +45,7 @@ from headrace.workers.core.worker_core import (
     WorkerCore,
     offsets_after,
 )
+from tests.effort import examples
 
 GROUP: Final = "billing"
 PLAIN: Final = [TopicPartition("orders", number) for number in range(2)]
@@ -374,7 +375,7 @@ def _record(name: TopicPartition, offset: int, now_ms: int) -> ConsumerRecord:
     return ConsumerRecord(name.topic, name.partition, offset, now_ms, key, b"v", (), 0)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.integers(0, 10**9), st.sampled_from(DELIVERIES))
 def test_offsets_pauses_and_revocations_are_right_in_random_runs(
     seed: int, delivery: Delivery

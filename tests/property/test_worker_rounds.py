@@ -54,6 +54,7 @@ def test_no_record_is_lost_committed_early_or_reordered_in_random_runs(
     assert {"commits", "letters", "flaky", "stops", "cancelled"} <= set(counts), counts
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_exactly_once_delivery_writes_each_result_once_in_random_runs() -> None:
     counts: Counter[str] = Counter()
@@ -208,6 +209,7 @@ def test_the_rounds_find_broken_exactly_once_delivery(fault: str) -> None:
     assert told in found, found
 
 
+@pytest.mark.slow
 def test_a_seed_determines_its_run() -> None:
     simulations = []
     for _ in range(2):

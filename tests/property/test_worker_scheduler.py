@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from headrace.clients.consumer.records import ConsumerRecord
 from headrace.types import TopicPartition
 from headrace.workers.core.scheduler import Ordering, Scheduler
+from tests.effort import examples
 
 T = [TopicPartition("t", number) for number in range(3)]
 
@@ -156,7 +157,7 @@ class Harness:
         pytest.fail("work is stuck")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.integers(0, 10**9),
     st.sampled_from(["partition", "key", "none"]),

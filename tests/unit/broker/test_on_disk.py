@@ -92,6 +92,7 @@ def test_a_large_fetch_is_served_as_a_range_of_the_file(disk: Disk):
     assert len(values(harness.fetch("t", 0).records)) == 3
 
 
+@pytest.mark.slow
 def test_with_durability_os_commits_of_groups_are_synced_all_the_same(disk: Disk):
     harness = disk.open(durability="os")
     harness.create_topic("t")

@@ -383,6 +383,7 @@ def test_records_that_consumers_would_refuse_are_refused(harness: BrokerHarness)
     assert "with zstd" in part.error_message
 
 
+@pytest.mark.slow
 def test_a_larger_bound_of_batches_allows_larger_records(harness: BrokerHarness):
     harness.create_topic("t", compression_type="snappy", max_message_bytes=str(20 << 20))
     sent = batch(text(1 << 16) * 270, compression=Compression.GZIP)

@@ -77,6 +77,7 @@ def test_a_tuple_without_calls_is_answered_at_once():
     assert engine.spawn(flow()).result() == ()
 
 
+@pytest.mark.slow
 def test_answers_at_once_do_not_nest():
     engine, _ = make_engine(HandTransport(at_once=HeartbeatResponse()))
 

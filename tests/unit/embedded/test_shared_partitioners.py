@@ -107,6 +107,7 @@ def test_a_producer_elsewhere_begins_where_the_topic_is() -> None:
         assert send(address, 1, partitioner="round_robin") == [2]
 
 
+@pytest.mark.slow
 def test_the_states_of_more_topics_than_fit_into_a_commit_are_stored(tmp_path) -> None:
     topics = [f"t{number}" for number in range(101)]
     with Broker(tmp_path) as broker:

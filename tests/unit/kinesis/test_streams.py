@@ -83,6 +83,7 @@ def test_dead_letters_of_topics_go_to_topics() -> None:
         async def bill(order: str) -> None: ...
 
 
+@pytest.mark.slow
 def test_apps_on_topics_never_load_aiobotocore() -> None:
     program = (
         "import sys, headrace, headrace.workers, headrace.kinesis\n"

@@ -69,6 +69,7 @@ def whole(message: Message, version: int) -> bytes:
     return b"".join(parts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", API_MODULES)
 def test_every_response_is_the_same_in_pieces(key: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pieces, "PIECE_ELEMENTS", 5)

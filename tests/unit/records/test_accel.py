@@ -123,6 +123,7 @@ def test_a_list_is_taken_until_the_batch_is_full() -> None:
     assert batch.size == len(batch.build()) <= 1000
 
 
+@pytest.mark.slow
 def test_the_accelerator_leaks_no_memory() -> None:
     records = [(b"k", b"v" * 50, [("h", b"c")], 1000)] * 50
     whole = build_batch(records)

@@ -19,6 +19,7 @@ from headrace.records.compression import (
     decompress,
     decompress_in_pieces,
 )
+from tests.effort import examples
 
 MIB = 1 << 20
 
@@ -74,7 +75,7 @@ def test_the_limit_is_the_same(codec: Compression):
     members=st.lists(st.integers(0, 6 * MIB), max_size=4),
     cut=st.integers(0, 40),
 )
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 def test_gzip_of_several_members_that_may_end_early(members: list[int], cut: int):
     compressed = b"".join(gzip.compress(bytes(size), 1, mtime=0) for size in members)
     whole, cut = compressed, min(cut, len(compressed))

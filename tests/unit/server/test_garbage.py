@@ -42,6 +42,7 @@ def test_a_collection_frees_the_garbage_since_the_previous_one(
     assert cycles() == 0
 
 
+@pytest.mark.slow
 def test_surviving_objects_are_not_examined_again(collections: FullCollections) -> None:
     kept = [Cycle()]
     gc.collect()
@@ -54,6 +55,7 @@ def test_surviving_objects_are_not_examined_again(collections: FullCollections) 
     assert cycles() == 0
 
 
+@pytest.mark.slow
 def test_all_objects_are_examined_after_much_garbage(
     collections: FullCollections,
 ) -> None:

@@ -53,6 +53,7 @@ def test_a_look_up_loads_neither_arrow_nor_a_client_nor_the_broker() -> None:
     assert "headrace.spark.datasource" in loaded
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(kernels is None, reason="in Python columns are lists, and pyarrow asks pandas")
 def test_tasks_read_and_write_without_slow_imports() -> None:
     program = """

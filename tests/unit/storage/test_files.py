@@ -145,6 +145,7 @@ def test_no_path_leads_out_of_the_root(disk: OsFileSystem, path: str) -> None:
         disk.remove_tree("")
 
 
+@pytest.mark.slow
 @needs_proc
 def test_descriptors_close_with_the_last_range(disk: OsFileSystem, tmp_path: Path) -> None:
     file = disk.open("log", create=True)

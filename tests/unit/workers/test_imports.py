@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import sys
 import headrace
@@ -23,6 +25,7 @@ print(*(name for name in sys.modules if name.startswith(("headrace.kinesis", "he
 """
 
 
+@pytest.mark.slow
 def test_a_worker_on_topics_loads_no_module_of_kinesis() -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=False

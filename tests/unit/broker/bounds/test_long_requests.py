@@ -228,6 +228,7 @@ def nothing() -> Work[None]:
     yield 0
 
 
+@pytest.mark.slow
 def test_offsets_of_a_deleted_topic_are_deleted_but_not_those_of_its_successor():
     harness = BrokerHarness(max_partitions=20_000, offsets_topic_num_partitions=1)
     harness.create_offsets_topic()
@@ -257,6 +258,7 @@ def test_offsets_of_a_deleted_topic_are_deleted_but_not_those_of_its_successor()
     assert [groups.offsets_count(group) for group in "abc"] == [0, 0, 1]
 
 
+@pytest.mark.slow
 def test_acls_are_created_and_deleted_in_steps():
     harness = BrokerHarness(
         authorizer_class_name="org.apache.kafka.metadata.authorizer.StandardAuthorizer",

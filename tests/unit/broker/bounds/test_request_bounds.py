@@ -81,6 +81,7 @@ def test_a_topic_that_is_named_by_its_id_is_described_once():
     assert (topic.name, len(topic.partitions)) == ("t", 20)
 
 
+@pytest.mark.slow
 def test_metadata_of_many_topics_is_made_in_steps():
     harness = BrokerHarness(max_partitions=20_000)
     for number in range(30):
@@ -232,6 +233,7 @@ def many_batches(partitions: int, acks: int) -> ProduceRequest:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("acks", [-1, 0])
 def test_records_of_many_partitions_are_appended_in_steps(acks: int):
     harness = BrokerHarness(max_partitions=20_000)
@@ -384,6 +386,7 @@ def test_only_the_work_of_a_large_request_begins_in_the_next_iteration(size: int
     assert reply.results == []
 
 
+@pytest.mark.slow
 def test_configurations_that_a_response_omits_count_as_work() -> None:
     harness = BrokerHarness()
     names = [f"t{number}" for number in range(1_000)]

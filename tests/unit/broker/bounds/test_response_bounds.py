@@ -108,6 +108,7 @@ def test_offsets_of_many_groups_are_no_more_than_an_answer_holds(monkeypatch):
     assert fetched() == [(0, 4), (0, 4), (AGAIN, 0)]
 
 
+@pytest.mark.slow
 def test_many_offsets_are_fetched_in_steps_and_in_one_piece():
     harness = with_topic(9_000)
     topic = OffsetFetchRequestTopics(name="t", partition_indexes=list(range(9_000)))

@@ -78,6 +78,7 @@ def load(harness: BrokerHarness) -> int:
     return ticks
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nothing_at_start")
 def test_the_broker_handles_produces_while_it_loads_groups(tmp_path):
     harness = with_commits(tmp_path)
@@ -191,6 +192,7 @@ def test_transactions_do_not_wait_for_the_load_of_groups(tmp_path):
 # --- roles ---
 
 
+@pytest.mark.slow
 def test_a_role_that_ends_refuses_and_one_that_begins_again_loads(tmp_path):
     harness = with_commits(tmp_path)
     load(harness)
@@ -267,6 +269,7 @@ def test_a_partition_that_cannot_be_read_leaves_the_others_in_service(tmp_path, 
     assert Producer(harness).epoch == 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nothing_at_start")
 def test_a_topic_that_is_created_again_during_the_load_has_no_offsets_of_the_deleted_one(tmp_path):
     harness = with_commits(tmp_path)

@@ -185,6 +185,7 @@ def test_the_number_of_topics_in_a_request_is_bounded():
     assert names(harness) == []
 
 
+@pytest.mark.slow
 def test_creating_a_topic_creates_no_partition_directory(harness):
     create(harness, wanted("wide", partitions=1000))
     assert not [name for name in harness.files.list("") if name.startswith("wide-")]

@@ -369,6 +369,7 @@ def check_seeds(count: int) -> None:
         check_changes(seed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(100))
 def test_every_change_takes_effect_once_or_never(seed: int) -> None:
     check_changes(seed)

@@ -271,6 +271,7 @@ def test_settings_that_change_between_two_steps_count_for_all_partitions():
     assert sizes == {topic.config.segment_bytes} == {12345}
 
 
+@pytest.mark.slow
 def test_a_large_topic_that_metadata_creates_exists_at_the_next_request():
     harness = BrokerHarness(num_partitions=MANY)
     request = MetadataRequest(

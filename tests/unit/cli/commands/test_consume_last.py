@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import headrace
 from headrace.cli.commands.consume_last import last_records
 from headrace.testing import Broker
+from tests.effort import examples
 from tests.fixtures.command_line import run_command
 
 pytestmark = pytest.mark.slow  # not in `make check`
@@ -56,7 +57,7 @@ def test_offsets_without_a_record_do_not_count() -> None:
         assert len(lines(broker, "--last", "4")) == 4
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(
     times=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 20)), max_size=30),
     count=st.integers(1, 12),

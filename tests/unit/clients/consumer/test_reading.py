@@ -179,6 +179,7 @@ def test_a_seek_drops_records_that_were_read_ahead() -> None:
         assert consumer.position(T0) == 6
 
 
+@pytest.mark.slow
 def test_paused_partitions_wait() -> None:
     with FakeCluster(topics={"t": 2}) as cluster, consumer_of(cluster) as consumer:
         fill(cluster, T0, 3)

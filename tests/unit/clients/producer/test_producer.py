@@ -27,6 +27,7 @@ from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 from headrace.protocol.messages.produce import ProduceRequest
 from headrace.records.batch import BatchHeader
 from headrace.types import TopicPartition
+from tests.effort import examples
 from tests.unit.clients.fake_broker import FakeCluster, Fault
 
 T0 = TopicPartition("t", 0)
@@ -96,7 +97,7 @@ FAULTS = st.lists(
 )
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(faults=FAULTS, in_flight=st.integers(1, 5))
 def test_an_idempotent_producer_writes_every_record_once_in_order_despite_faults(
     faults, in_flight: int

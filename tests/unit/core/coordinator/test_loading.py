@@ -182,6 +182,7 @@ def test_a_role_ends_at_once_and_frees_the_state_in_steps():
     assert harness.coordinator.next_deadline_ms is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [0, 1, 20])
 def test_a_role_that_begins_again_completes_the_unload_first(steps):
     harness = with_members(100)

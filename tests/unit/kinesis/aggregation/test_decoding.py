@@ -20,6 +20,7 @@ from headrace.kinesis.client.get_records import FetchedRecord
 from headrace.kinesis.hash_keys import hash_key_of
 from headrace.kinesis.reading.records import KinesisRecord
 from headrace.kinesis.reading.unpacking import Unpacking
+from tests.effort import examples
 from tests.fuzz.mutation import mutated
 
 Field = descriptor_pb2.FieldDescriptorProto
@@ -105,7 +106,7 @@ def written(users: list[tuple[str, str | None, bytes]], *, tables_last: bool = F
     return bytes(records.SerializePartialToString() + tables.SerializeToString())
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(users=USERS, tables_last=st.booleans())
 def test_aggregates_of_other_libraries_are_divided(
     users: list[tuple[str, str | None, bytes]], *, tables_last: bool
@@ -115,7 +116,7 @@ def test_aggregates_of_other_libraries_are_divided(
     ]
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(USERS)
 def test_our_aggregates_are_divided_by_headrace_and_by_protocol_buffers(
     users: list[tuple[str, str | None, bytes]],
@@ -126,7 +127,7 @@ def test_our_aggregates_are_divided_by_headrace_and_by_protocol_buffers(
     assert taken_apart(data) == by_oracle(data[4:-16]) == [UserRecord(*user) for user in users]
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(USERS, st.integers(0, 2**32))
 def test_damage_is_detected_as_by_protocol_buffers(
     users: list[tuple[str, str | None, bytes]], seed: int
@@ -139,7 +140,7 @@ def test_damage_is_detected_as_by_protocol_buffers(
     assert taken_apart(MAGIC + message + bytes(16)) is None
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.binary(max_size=100))
 def test_any_bytes_are_either_an_aggregate_or_not(message: bytes) -> None:
     ours, oracle = taken_apart(sealed(message)), by_oracle(message)

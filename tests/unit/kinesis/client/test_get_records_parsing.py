@@ -21,6 +21,7 @@ from headrace.kinesis.client.get_records import (
     prepare,
     reply_of,
 )
+from tests.effort import examples
 
 HASH_KEY = st.integers(0, 2**128 - 1).map(str)
 SHARD = st.integers(0, 2**31).map(lambda number: f"shardId-{number:012d}")
@@ -95,7 +96,7 @@ def asked(client: Any) -> GetRecordsReply:
     return asyncio.run(get_records(client, {"ShardIterator": "x"}))
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(ANSWER)
 def test_both_parsers_read_the_same_reply(answer: dict[str, Any]) -> None:
     body = json.dumps(answer).encode()

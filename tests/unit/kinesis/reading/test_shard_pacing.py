@@ -12,6 +12,7 @@ from headrace.errors import ConfigError
 from headrace.kinesis.reading.pacing import Pacing
 from headrace.kinesis.reading.settings import ReadSettings
 from headrace.testing.kinesis.limits import Limits, ReadBudget
+from tests.effort import examples
 
 
 def shared_reading(
@@ -40,7 +41,7 @@ def shared_reading(
     return refused, made, read_bytes
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.integers(1, 5), st.sampled_from([10, 200, 1_000, 1_500]), st.integers(0, 99))
 def test_groups_that_set_groups_sharing_are_never_throttled(
     groups: int, record_bytes: int, seed: int
@@ -53,7 +54,7 @@ def test_groups_that_set_groups_sharing_are_never_throttled(
         assert read_bytes > 10 * (2 << 20) * 0.85
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(st.integers(10_000, 1_000_000), st.integers(0, 99))
 def test_one_group_is_never_throttled_with_records_of_any_size(
     record_bytes: int, seed: int

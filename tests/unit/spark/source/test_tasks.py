@@ -33,6 +33,7 @@ divisions = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 3000), max_size=12), divisions)
 def test_tasks_cover_each_offset_once_and_keep_the_limits(
     sizes: list, division: TaskDivision

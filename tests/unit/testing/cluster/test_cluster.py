@@ -223,6 +223,7 @@ def open_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
+@pytest.mark.slow
 def test_the_end_of_a_cluster_ends_its_threads_and_sockets() -> None:
     threads, descriptors = set(threading.enumerate()), open_files()
     clusters = [Cluster(3), Cluster(3)]

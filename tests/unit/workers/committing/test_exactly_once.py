@@ -354,6 +354,7 @@ def test_a_refused_result_delays_only_later_records_of_its_partition(
         assert values(t, "dlq.orders") == [b"bad"]
 
 
+@pytest.mark.slow
 def test_a_deleted_topic_delays_only_its_own_results(app: App, caplog) -> None:
     """(1) Records for the topic are not delivered. (2) The transaction times out.
 

@@ -155,6 +155,7 @@ def log_bytes(harness: TransactionHarness) -> int:
     return sum(len(batch) for _, batch in harness.log.batches[0])
 
 
+@pytest.mark.slow
 def test_ids_and_partitions_use_at_most_their_counted_memory() -> None:
     harness = TransactionHarness()
     harness.producer()
