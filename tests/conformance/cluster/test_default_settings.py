@@ -125,7 +125,8 @@ def test_aiokafka(cluster: Cluster) -> None:
                 for value in values:
                     await producer.send_and_wait(TOPIC, value)
                 assert [(await consumer.getone()).value for _ in values] == values
-        await asyncio.to_thread(cluster.wait_caught_up, "billing", TOPIC)
+            # aiokafka that stops before it has found the new coordinator looks for none and commits for ever.
+            await asyncio.to_thread(cluster.wait_caught_up, "billing", TOPIC)
 
     asyncio.run(main())
     check(cluster)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -77,12 +78,16 @@ class Place:
                 cwd=self.directory,
                 env=self.environment,
                 stderr=log,
+                start_new_session=True,  # a process group of its own, which ends with the test
             )
         self.children.append(child)
         return child
 
     def lines(self, word: str) -> list[list[str]]:
         return [line.split() for line in self.out.read_text().splitlines() if line.startswith(word)]
+
+    def log(self) -> str:
+        return (self.directory / "log").read_text()
 
     def ended(self) -> Counter[int]:
         return Counter(int(line[1]) for line in self.lines("end"))
@@ -91,9 +96,7 @@ class Place:
         deadline = time.monotonic() + WAIT_S
         while not condition():
             if time.monotonic() > deadline:
-                raise AssertionError(
-                    f"not in time; {self.out.read_text()}\n{(self.directory / 'log').read_text()}"
-                )
+                raise AssertionError(f"not in time; {self.out.read_text()}\n{self.log()}")
             time.sleep(0.01)
 
     def publish(self, *orders: dict) -> None:
@@ -124,7 +127,8 @@ def place(tmp_path: Path, server: ServerProcess) -> Iterator[Place]:
         admin.create_topic("orders", 3)
     yield place
     for child in place.children:
-        child.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
         child.wait()
     with headrace.Admin(server.bootstrap) as admin:
         for topic in admin.topics():
@@ -204,7 +208,7 @@ def test_a_second_signal_does_not_wait(place: Place, kind: str) -> None:
     child.send_signal(signal.SIGINT)
     assert child.wait(10) == 130
     assert place.committed() == 0
-    assert "Traceback" not in (place.directory / "log").read_text()
+    assert "Traceback" not in place.log()
 
 
 def test_two_workers_share_the_work_and_a_stop_hands_it_over(place: Place) -> None:
@@ -233,11 +237,12 @@ def test_the_app_starts_again_when_its_code_changes(place: Place) -> None:
     place.publish({"id": 1})
     place.until(lambda: place.lines("old"))
     place.write(pause="note('new')  # changed")
-    place.until(lambda: "changed: restarting the app" in (place.directory / "log").read_text())
+    place.until(lambda: "changed: restarting the app" in place.log())
+    place.until(lambda: place.log().count("running billing:app") == 2)
     place.publish({"id": 2})
     place.until(lambda: place.lines("new"))
     (place.directory / "billing.py").write_text("broken(")
-    place.until(lambda: "the app ended with 1" in (place.directory / "log").read_text())
+    place.until(lambda: "the app ended with 1" in place.log())
     child.terminate()
     assert child.wait(WAIT_S) in (0, 1)
     assert place.ended() == {1: 1, 2: 1}
