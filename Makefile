@@ -5,7 +5,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -q
 export PYTHONDONTWRITEBYTECODE :=  # tests and the processes they start are compiled once, not by each of them
 
-.PHONY: help run test check static types part-1 part-2 part-3 format conformance crossed chaos chaos-spark crash delay simulate mutate fuzz bench bench-spark bench-kinesis docs generate clean
+.PHONY: help run test check static types part-1 part-2 part-3 part-4 format conformance crossed chaos chaos-spark crash delay simulate mutate fuzz bench bench-spark bench-kinesis docs generate clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -16,7 +16,7 @@ run:  ## start Headrace, stream a year of flights into it, run a Spark pipeline 
 
 check:  ## lint, types, import contracts, generated files, unit and property tests (under two minutes)
 	@$(PYTHON) tools/prepare.py test
-	@$(MAKE) --no-print-directory -j 5 --output-sync=target static types $(PARTS) MARKED="not slow"
+	@$(MAKE) --no-print-directory -j 6 --output-sync=target static types $(PARTS) MARKED="not slow"
 
 static:
 	$(BIN)/ruff check .
@@ -33,11 +33,11 @@ static:
 types:
 	$(BIN)/mypy
 
-# Each part imports only its own files; workers of xdist would import all. One part more than cores: there is always a test that waits.
-PARTS := part-1 part-2 part-3
+# Each part imports only its own files; workers of xdist would import all. More parts than cores: there are always tests that wait.
+PARTS := part-1 part-2 part-3 part-4
 
 $(PARTS): part-%:
-	$(PYTEST) --part $*/3 $(if $(MARKED),-m "$(MARKED)") tests/unit tests/property tests/cost tests/simulation tests/model tests/mutations tests/benchmarks
+	$(PYTEST) --part $*/4 $(if $(MARKED),-m "$(MARKED)") tests/unit tests/property tests/cost tests/simulation tests/model tests/mutations tests/benchmarks
 
 ifdef PACKAGE
 test:
@@ -46,7 +46,7 @@ test:
 else
 test:  ## everything that needs no special hardware (about twenty-five minutes); PACKAGE=core/log: what concerns one package
 	@$(PYTHON) tools/prepare.py test
-	@$(MAKE) --no-print-directory -j 5 --output-sync=target static types $(PARTS)
+	@$(MAKE) --no-print-directory -j 6 --output-sync=target static types $(PARTS)
 	$(PYTEST) -n 2 tests/fuzz
 # The longest files come first, and each is one worker's; else a few of them would be left when the other workers are done.
 # Most of these tests wait for other processes, so there are three times as many workers as cores.

@@ -1,18 +1,18 @@
-"""How many examples Hypothesis tries: all of them in `make test`, a third of them in `make check`."""
+"""The number of examples that Hypothesis tries: a third of them in `make check`, all of them in `make test`."""
 
 from __future__ import annotations
 
 import pytest
 
-_quick = False
+_FEWEST = 10
+_markers = [""]
 
 
 def configure(config: pytest.Config) -> None:
-    """Try fewer examples if slow tests are deselected."""
-    global _quick  # noqa: PLW0603
-    _quick = config.getoption("markexpr") == "not slow"
+    """Note which tests this run selects."""
+    _markers[0] = config.getoption("markexpr")
 
 
 def examples(count: int) -> int:
-    """How many of `count` examples this run tries, at least 10."""
-    return max(10, count // 3) if _quick else count
+    """Return `count`, or a third of it if the run leaves slow tests out."""
+    return max(_FEWEST, count // 3) if _markers[0] == "not slow" else count
