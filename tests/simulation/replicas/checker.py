@@ -15,12 +15,13 @@ from headrace.core.cluster.records import (
     NO_LEADER,
     TOPICS,
     ControllerRecord,
+    LastKnown,
     PartitionState,
     TopicRecord,
     decode,
 )
 from headrace.core.replica.progress import ALL_IN_SYNC
-from headrace.core.replica.role import Role
+from headrace.core.replica.role import NO_EPOCH, Role
 from headrace.metadata_stores.memory import MemoryMetadata
 from tests.simulation.replicas.disk import Key, Record, ReplicaLog
 
@@ -55,6 +56,10 @@ class Checker:
         self.deleted: dict[Key, int] = {}
         """The greatest log start offset that a leader has chosen."""
         self._before: dict[Key, PartitionState] = {}
+        self._known: dict[Key, dict[LastKnown, int]] = {}
+        """The end of the committed records that a replica had when it left after a power cut, by its entry."""
+        self._unclean: dict[Key, int] = {}
+        """The leader epoch since the last election after power cuts of all replicas."""
         self._leaders: dict[tuple[Key, int], tuple[int, int]] = {}
         self._processes: dict[tuple[Key, int], int] = {}
         self._controllers: dict[int, int] = {}
@@ -117,14 +122,66 @@ class Checker:
                 raise ViolationError(
                     f"two leaders of an epoch of {_name(key)}: {known} and {after}"
                 )
-        if before is not None and before.leader != after.leader != NO_LEADER:
-            self.counts["elections"] += 1
-            if after.leader not in {*before.isr, *before.elr}:
-                raise ViolationError(f"an election from outside: {before}, then {after}")
-            if not set(after.isr) <= {*before.isr, after.leader}:
-                raise ViolationError(f"an election adds replicas: {before}, then {after}")
+        if before is not None:
+            self._check_election(key, before, after)
+            self._check_known(key, before, after)
         self._check_candidates(key, after, 0)
         self._check_maximal_isr(key, after)
+
+    def _check_election(self, key: Key, before: PartitionState, after: PartitionState) -> None:
+        if before.leader != after.leader != NO_LEADER:
+            self.counts["elections"] += 1
+            if after.leader not in {*before.isr, *before.elr}:
+                self._check_newest(key, before, after)
+            if not set(after.isr) <= {*before.isr, after.leader}:
+                raise ViolationError(f"an election adds replicas: {before}, then {after}")
+
+    def _check_known(self, key: Key, before: PartitionState, after: PartitionState) -> None:
+        """Note which records replicas have that leave after a power cut. The last of them has to be known."""
+        last = {*before.isr, *before.elr} - {each.broker for each in after.last_known}
+        if after.last_known and last and not (after.isr or after.elr):
+            raise ViolationError(f"{last} may have more than {after.last_known}: {before}")
+        kept = self._known.pop(key, {})
+        if after.last_known:
+            self._known[key] = {
+                each: kept[each] if each in kept else self._kept(key, each.broker)
+                for each in after.last_known
+            }
+
+    def _check_newest(self, key: Key, before: PartitionState, after: PartitionState) -> None:
+        """Check an election after power cuts of all replicas, and forget the committed records that are lost.
+
+        The leader has the newest record of the replicas that were in sync. So it has the committed records that any of
+        them had when it left. Nothing is lost of a topic whose records are synced before they are acknowledged.
+        """
+        if self._simulation.settings[key[0]].syncs_first:
+            raise ViolationError(f"an election loses what is synced: {before}, then {after}")
+        ends = {each.broker: (each.leader_epoch, each.log_end_offset) for each in before.last_known}
+        if before.isr or before.elr or ends.get(after.leader) != max(ends.values(), default=None):
+            raise ViolationError(f"an election from outside: {before}, then {after}")
+        if not self._simulation.disks[after.leader].is_registered:
+            return  # another disk has replaced the leader's: it leaves again before it leads
+        self._unclean[key] = after.leader_epoch
+        kept, wanted = self._kept(key, after.leader), max(self._known[key].values())
+        if kept < wanted:
+            raise ViolationError(f"{after} has {kept} committed records, not {wanted}: {before}")
+        committed = self.committed.get(key, [])
+        self.counts["elections of the newest log"] += 1
+        self.counts["lost by power cuts"] += len(committed) - kept
+        del committed[kept:]
+        self._ends[key] = [(epoch, min(end, kept)) for epoch, end in self._ends.get(key, [])]
+
+    def _kept(self, key: Key, broker: int) -> int:
+        """Return the offset up to which a replica has the committed records."""
+        log, committed = self._simulation.disks[broker].logs.get(key), self.committed.get(key, [])
+        if log is None:
+            return 0
+        offset = log.log_start_offset
+        for record, other in zip(log.records, committed[offset:], strict=False):
+            if record != other:
+                break
+            offset += 1
+        return min(offset, len(committed))
 
     def _check_maximal_isr(self, key: Key, state: PartitionState) -> None:
         """Check that the leader lets all replicas hold back the high watermark that may lead."""
@@ -183,7 +240,7 @@ class Checker:
     def advanced(self, process: Process, partition: SimPartition, old: int, new: int) -> None:
         """Check what a replica's high watermark has passed."""
         key, log = partition.key, partition.log
-        if self._is_alone(process, partition):
+        if self._is_outdated(process, partition):
             return
         if new < old:
             raise ViolationError(f"the high watermark of {_name(key)} falls from {old} to {new}")
@@ -214,7 +271,7 @@ class Checker:
         """Check an acknowledgement: the records are committed, or k replicas have them."""
         acks, offset, record = waiting
         key = partition.key
-        if self._is_alone(process, partition):
+        if self._is_outdated(process, partition):
             return
         self.counts[f"acks={'all' if acks < 0 else acks}"] += 1
         if acks == ALL_IN_SYNC:
@@ -242,10 +299,16 @@ class Checker:
                 f"{record} of {_name(key)} is on {len(having)} replicas, acks={acks}"
             )
 
-    def _is_alone(self, process: Process, partition: SimPartition) -> bool:
-        """Return whether the disk of the only replica has been replaced while its process goes on."""
+    def _is_outdated(self, process: Process, partition: SimPartition) -> bool:
+        """Return whether a replica may show records that are lost.
+
+        The disk of the only replica has been replaced while its process goes on, or power cuts of all replicas have
+        begun a later leader epoch.
+        """
         is_replaced = process.disk is not self._simulation.disks[process.broker_id]
-        return is_replaced and len(partition.newest.replicas) == 1
+        return (is_replaced and len(partition.newest.replicas) == 1) or (
+            partition.leader_epoch < self._unclean.get(partition.key, NO_EPOCH)
+        )
 
     def truncates(self, process: Process, partition: SimPartition, end_offset: int) -> None:
         """Check that a truncation removes no committed record."""

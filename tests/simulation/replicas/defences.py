@@ -12,12 +12,15 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 from unittest.mock import patch
 
-from headrace.broker.cluster import control
+from msgspec.structs import replace
+
+from headrace.broker.cluster import control, unclean_start
 from headrace.broker.cluster.member import Member
 from headrace.broker.cluster.unclean_start import Departures
 from headrace.broker.replication.isr_changes import IsrChanges
-from headrace.core.cluster import controller
-from headrace.core.cluster.records import REGISTRATIONS, STATES
+from headrace.core.cluster import controller, election
+from headrace.core.cluster.election import without as state_without
+from headrace.core.cluster.records import REGISTRATIONS, STATES, PartitionState
 from headrace.core.replica import following
 from headrace.core.replica.following import Following
 from headrace.core.replica.isr import Isr
@@ -138,6 +141,21 @@ def _takes_for_rejected(isr: Isr, proposal: Any) -> None:
     isr.decided(proposal, accepted=False)
 
 
+def _any_log_end(state: PartitionState) -> dict[int, tuple[int, int]]:
+    return {each.broker: (0, 0) for each in state.last_known}
+
+
+def _leaves_others(present: PartitionState, broker_id: int, log_end: Any) -> PartitionState:
+    after = state_without(present, broker_id, log_end)
+    known = [each for each in present.last_known if each.broker != broker_id]
+    return replace(after, last_known=(*known, *filter(None, [log_end])))
+
+
+def _follows_uncleanly(leader_epoch: int, *, syncs_first: bool, unclean_epoch: int) -> Following:
+    del unclean_epoch
+    return Following(leader_epoch, syncs_first=syncs_first)
+
+
 DEFENCES: dict[str, list[Any]] = {
     "a replica that leaves counts until the change is stored": [
         patch.object(Isr, "_count", _counts(lambda isr: (isr.pending or isr.committed).isr))
@@ -177,6 +195,15 @@ DEFENCES: dict[str, list[Any]] = {
     ],
     "the next proposal waits for an unknown outcome": [
         patch.object(Isr, "unknown", _takes_for_rejected)
+    ],
+    "the newest log leads after power cuts of all replicas": [
+        patch.object(election, "_log_ends", _any_log_end)
+    ],
+    "the last replica leaves with the end of its log": [
+        patch.object(unclean_start, "without", _leaves_others)
+    ],
+    "a replica with lost records begins anew": [
+        patch.object(process, "Following", _follows_uncleanly)
     ],
 }
 

@@ -89,8 +89,9 @@ class ReplicaLog:
             self.epochs.truncate_to_start(offset)
 
     def reopen(self) -> None:
-        """Open the log after its process has ended: the leader epochs follow from the records."""
+        """Open the log after its process has ended: what is there is synced, and the leader epochs follow from it."""
         self.cuts += 1
+        self.synced_offset = self.log_end_offset
         self.epochs = LeaderEpochCache()
         for offset, (epoch, _) in enumerate(self.records, self.log_start_offset):
             self.epochs.assign(epoch, offset)

@@ -51,7 +51,7 @@ class Faults:
         ]
         if chance.random() < 0.5:
             kinds += [self._cut_power, self._cut_power]
-        if chance.random() < 0.2:
+        if chance.random() < 0.3:
             kinds += [self._cut_all_power]
         if chance.random() < 0.3:
             kinds += [self._wipe]

@@ -46,6 +46,8 @@ class Knobs:
     """The greatest number of records of one partition in a response."""
     partitions_a_commit: int
     """The greatest number of partitions in a commit of the controller."""
+    written_back: float
+    """The probability that an operating system writes back a log within half a second."""
 
 
 def draw(seed: int) -> Knobs:
@@ -79,4 +81,5 @@ def draw(seed: int) -> Knobs:
         records_ms=chance.choice([100, 200, 400]),
         fetched_records=chance.choice([1, 5, 100]),
         partitions_a_commit=chance.choice([1, 2, 30]),
+        written_back=chance.choice([0.05, 0.5, 1.0]),
     )

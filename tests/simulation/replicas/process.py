@@ -258,7 +258,7 @@ class Process:
         for partition in self.partitions.values():
             log = partition.log
             log.saved_high_watermark = log.high_watermark
-            if not partition.syncs_first:
+            if not partition.syncs_first and self.simulation.is_written_back():
                 log.synced_offset = log.log_end_offset
         self.after(CHECK_MS, self._check)
 
@@ -345,6 +345,7 @@ class Process:
             state.registration,
             frozenset(state.elr),
             replicas,
+            state.unclean_epoch,
         )
         epoch = partition.leader_epoch
         role = next_role(epoch, newest, broker_id=self.broker_id, registration=self.registration)
@@ -370,7 +371,11 @@ class Process:
         if role is Role.LEADER:
             self._lead(partition)
         elif role is Role.FOLLOWER:
-            partition.following = Following(newest.leader_epoch, syncs_first=partition.syncs_first)
+            partition.following = Following(
+                newest.leader_epoch,
+                syncs_first=partition.syncs_first,
+                unclean_epoch=newest.unclean_epoch,
+            )
             loop = self._loops.get(newest.leader)
             if loop is None:
                 loop = self._loops[newest.leader] = FetchLoop(self, newest.leader)

@@ -124,6 +124,10 @@ class ReplicaSimulation:
         is_slow = self.now_ms < self.slow_until_ms[broker]
         return self.chance.randint(1, 3_000 if is_slow else self.knobs.sync_ms)
 
+    def is_written_back(self) -> bool:
+        """Return whether an operating system writes back a log now."""
+        return self.chance.random() < self.knobs.written_back
+
     def store_delay_ms(self) -> int:
         """Return the time of the next message to or from the store."""
         delay_ms = self.chance.randint(1, self.knobs.store_delay_ms)
@@ -318,6 +322,7 @@ class ReplicaSimulation:
         while self.now_ms < end_ms:
             self.run_until(self.now_ms + 500)
             if unsettled(self) == "":
+                self.counts["simulated seconds"] = (self.now_ms - BEGIN_MS) // 1_000
                 return
         raise ViolationError(f"after {PEACE_MS} ms: {unsettled(self)}")
 

@@ -63,23 +63,21 @@ class SimTopics:
 
 
 class SimLogDir:
-    """The log directory of one partition: what a start may find to be lost.
-
-    After a power cut the directory counts as new. So a replica leaves without the end of its log, and a partition stays
-    without a leader when all its replicas have left. This simulation has no unclean elections, which lose records.
-    """
-
-    unsynced = None
+    """The log directory of one partition: what a start may find to be lost."""
 
     def __init__(self, disk: Disk, topic_id: bytes, *, syncs_first: bool) -> None:
         """Look at a disk."""
         self._disk = disk
         self._syncs_first = syncs_first
         self.logs: Any = SimpleNamespace(topic_id=lambda _: topic_id)
+        self.unsynced = self
 
     @property
     def is_new(self) -> bool:
-        return self._disk.is_new or (not self._disk.is_clean and not self._syncs_first)
+        return self._disk.is_new
+
+    def may_have_lost(self, _topic_id: bytes) -> bool:
+        return not self._disk.is_clean and not self._syncs_first
 
 
 class SimLogStore:
