@@ -16,7 +16,8 @@ import time
 from pathlib import Path
 from typing import Final
 
-from tests.mutations.table import MUTATIONS, Mutation
+from tests.mutations.mutation import Mutation
+from tests.mutations.table import MUTATIONS
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PAGE: Final = ROOT / "docs" / "reports" / "defences.md"

@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
-
-class Mutation(NamedTuple):
-    """One defence and its removal."""
-
-    area: str
-    defence: str
-    path: str
-    """The file, below src/headrace."""
-    old: str
-    """The text, which the file has once."""
-    new: str
-    """The text that replaces `old`."""
-    tests: tuple[str, ...]
-    """Files, or tests; one of them has to fail."""
-
+from tests.mutations.mutation import Mutation
+from tests.mutations.replication import REPLICATION
 
 MUTATIONS: Final[tuple[Mutation, ...]] = (
     Mutation(
@@ -221,54 +208,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "            pass\n",
         ("tests/unit/core/log/append/test_replicated.py", "tests/property/test_log_simulation.py"),
     ),
-    Mutation(
-        "replication",
-        "a produce that waits does not succeed in a later leader epoch",
-        "broker/replication/partition.py",
-        "        if self.role is Role.LEADER:\n",
-        "        if False:\n",
-        ("tests/unit/broker/replication/test_roles.py",),
-    ),
-    Mutation(
-        "replication",
-        "the sync of a follower does not raise the high watermark",
-        "broker/replication/replicas.py",
-        "            if partition is None or partition.log is not log or partition.refusal:\n",
-        "            if partition is None or partition.log is not log:\n",
-        ("tests/unit/broker/replication/test_roles.py",),
-    ),
-    Mutation(
-        "replication",
-        "a state with an older leader epoch is ignored",
-        "core/replica/role.py",
-        "    if newest.leader_epoch < present_epoch:\n        return None\n",
-        "",
-        ("tests/unit/core/replica/test_role.py",),
-    ),
-    Mutation(
-        "replication",
-        "the high watermark waits for the slowest in-sync replica",
-        "core/replica/progress.py",
-        "        least = min((self._of(",
-        "        least = max((self._of(",
-        ("tests/property/test_replicas.py",),
-    ),
-    Mutation(
-        "replication",
-        "a stored high watermark above the log end offset is not reached with other records",
-        "core/log/upkeep/high_watermarks.py",
-        "        if self._is_stored and self.of(log.topic_partition) > log.log_end_offset:\n",
-        "        if False:\n",
-        ("tests/unit/core/log/upkeep/test_high_watermarks.py",),
-    ),
-    Mutation(
-        "replication",
-        "a new leader reports no latest offset below the start of its leader epoch",
-        "broker/handlers/list_offsets.py",
-        "        if is_behind:\n            raise _not_available(partition, version)\n        return end",
-        "        return end",
-        ("tests/unit/broker/replication/test_roles.py",),
-    ),
+    *REPLICATION,
     Mutation(
         "fetch isolation",
         "readers of committed records stop at the last stable offset",

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.mutations.__main__ import PAGE, mutated, page
-from tests.mutations.table import MUTATIONS, Mutation
+from tests.mutations.mutation import Mutation
+from tests.mutations.table import MUTATIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 AREAS = {
