@@ -25,11 +25,10 @@ The second lists the tests that fail without the defence. `docs/reports/hazards.
 `tests/docs/test_hazards.py` checks that every test exists.
 """
 END: Final = """
-## Not for one broker
+## Without a test
 
 | Id | Reason |
 |---|---|
-| A1 to A26 | These hazards need replicas or a controller. A single broker has neither |
 | C8 | A consumer with automatic commits decides by itself what it commits |
 """
 

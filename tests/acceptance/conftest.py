@@ -1,4 +1,4 @@
-"""The fixtures of the acceptance tests. Each test runs in this process, over TCP and, if possible, on Kafka."""
+"""The fixtures of the acceptance tests. Each test runs in this process, over TCP, on three brokers and, if possible, on Kafka."""
 
 from __future__ import annotations
 
@@ -7,20 +7,29 @@ from collections.abc import Iterator
 import pytest
 
 import headrace
+from headrace.testing.cluster.cluster import Cluster
 from tests.acceptance.place import BROKER_SETTINGS, KAFKA_BOUNDS, Place
+from tests.fixtures.cluster_target import BROKERS, REPLICATED
 from tests.fixtures.processes import running_server
 from tests.fixtures.targets import make_target
 from tools.fetch_java import JavaUnavailableError
 
 collect_ignore = ["programs"]
 """Programs and suites of users, which tests run."""
-HERE = ["in process", "tcp"]
+HERE = ["in process", "tcp", "cluster"]
 
 
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     settings = [f"--config={name}={value}" for name, value in BROKER_SETTINGS.items()]
     with running_server(tmp_path_factory.mktemp("served"), *settings) as running:
+        yield running.bootstrap
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[str]:
+    """Three brokers, each with a replica of every partition."""
+    with Cluster(BROKERS, configs={**BROKER_SETTINGS, **REPLICATED}) as running:
         yield running.bootstrap
 
 
@@ -43,7 +52,7 @@ def open_place(request: pytest.FixtureRequest) -> Iterator[Place]:
             yield place
             place.close()
         return
-    fixture = "served" if request.param == "tcp" else "kafka"
+    fixture = "served" if request.param == "tcp" else request.param
     place = Place(request.param, request.getfixturevalue(fixture))
     yield place
     place.close()

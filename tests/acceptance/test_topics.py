@@ -72,6 +72,8 @@ def test_a2_storage_is_chosen_per_topic(headrace_place, name, tmp_path, storage)
         with headrace.Broker(tmp_path) as broker, closing(Place(place.name, broker)) as here:
             check_storage(here, name, storage)
         return
+    if storage == "files" and place.name == "cluster":
+        pytest.skip("the brokers of a test cluster keep their records in memory")
     check_storage(place, name, storage)
 
 
