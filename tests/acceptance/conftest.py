@@ -1,4 +1,4 @@
-"""The fixtures of the acceptance tests. Each test runs in this process, over TCP, on three brokers and, if possible, on Kafka."""
+"""The fixtures of the acceptance tests: in this process, over TCP, on three brokers and, if possible, on Kafka."""
 
 from __future__ import annotations
 
