@@ -12,24 +12,24 @@ from tests.simulation.replicas.replica_simulation import (
 )
 
 FIRST = {
-    "a replica that leaves counts until the change is stored": 0,
+    "a replica that leaves counts until the change is stored": 2,
     "a replica that joins counts from the proposal on": 0,
-    "a change of the ISR checks the state": 198,
-    "a replica joins with its newest registration": 7,
-    "the high watermark freezes below the minimum": 0,
-    "logs are compared": 3,
+    "a change of the ISR checks the state": 26,
+    "a replica joins with its newest registration": 5,
+    "the high watermark freezes below the minimum": 2,
+    "logs are compared": 9,
     "a follower truncates by leader epoch": 1,
-    "late divergences are ignored": 174,
+    "late divergences are ignored": 245,
     "a follower reports what is synced": 0,
     "a leader counts what is synced": 0,
-    "a broker that has lost records leaves": 7,
-    "a broker leaves although its start was interrupted": 151,
-    "an election checks the registration of the leader": 34,
-    "a replica joins when it has the start of the leader epoch": 12,
-    "the next proposal waits for an unknown outcome": 0,
-    "the newest log leads after power cuts of all replicas": 52,
-    "the last replica leaves with the end of its log": 499,
-    "a replica with lost records begins anew": 26,
+    "a broker that has lost records leaves": 5,
+    "a broker leaves although its start was interrupted": 46,
+    "an election checks the registration of the leader": 19,
+    "a replica joins when it has the start of the leader epoch": 148,
+    "the next proposal waits for an unknown outcome": 8,
+    "the newest log leads after power cuts of all replicas": 7,
+    "the last replica leaves with the end of its log": 25,
+    "a replica with lost records begins anew": 9,
 }
 """A seed for each defence whose run violates an invariant without the defence."""
 

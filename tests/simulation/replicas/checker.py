@@ -24,6 +24,7 @@ from headrace.core.replica.progress import ALL_IN_SYNC
 from headrace.core.replica.role import NO_EPOCH, Role
 from headrace.metadata_stores.memory import MemoryMetadata
 from tests.simulation.replicas.disk import Key, Record, ReplicaLog
+from tests.simulation.replicas.faults import is_lost
 
 if TYPE_CHECKING:
     from tests.simulation.replicas.partition import SimPartition, Waiting
@@ -59,7 +60,7 @@ class Checker:
         self._known: dict[Key, dict[LastKnown, int]] = {}
         """The end of the committed records that a replica had when it left after a power cut, by its entry."""
         self._unclean: dict[Key, int] = {}
-        """The leader epoch since the last election after power cuts of all replicas."""
+        """The leader epoch of the last election of a replica that was not in sync."""
         self._leaders: dict[tuple[Key, int], tuple[int, int]] = {}
         self._processes: dict[tuple[Key, int], int] = {}
         self._controllers: dict[int, int] = {}
@@ -132,7 +133,7 @@ class Checker:
         if before.leader != after.leader != NO_LEADER:
             self.counts["elections"] += 1
             if after.leader not in {*before.isr, *before.elr}:
-                self._check_newest(key, before, after)
+                self._check_outside(key, before, after)
             if not set(after.isr) <= {*before.isr, after.leader}:
                 raise ViolationError(f"an election adds replicas: {before}, then {after}")
 
@@ -144,12 +145,27 @@ class Checker:
         kept = self._known.pop(key, {})
         if after.last_known:
             self._known[key] = {
-                each: kept[each] if each in kept else self._kept(key, each.broker)
+                each: kept[each] if each in kept else self._kept_by(key, each.broker)
                 for each in after.last_known
             }
 
+    def _check_outside(self, key: Key, before: PartitionState, after: PartitionState) -> None:
+        """Check an election of a replica that was not in sync, and forget the committed records that are lost."""
+        if not (is_lost(before) or self._is_unclean(key)):
+            self._check_newest(key, before, after)
+            self.counts["elections of the newest log"] += 1
+        log = self._log_of(key, after)
+        if log is None:
+            return  # an empty disk has replaced the leader's: the replica leaves before it leads
+        self._unclean[key] = after.leader_epoch
+        committed = self.committed.get(key, [])
+        kept = self._kept(key, log)
+        self.counts["lost by elections"] += len(committed) - kept
+        del committed[kept:]
+        self._ends[key] = [(epoch, min(end, kept)) for epoch, end in self._ends.get(key, [])]
+
     def _check_newest(self, key: Key, before: PartitionState, after: PartitionState) -> None:
-        """Check an election after power cuts of all replicas, and forget the committed records that are lost.
+        """Check an election after power cuts of all replicas.
 
         The leader has the newest record of the replicas that were in sync. So it has the committed records that any of
         them had when it left. Nothing is lost of a topic whose records are synced before they are acknowledged.
@@ -159,24 +175,32 @@ class Checker:
         ends = {each.broker: (each.leader_epoch, each.log_end_offset) for each in before.last_known}
         if before.isr or before.elr or ends.get(after.leader) != max(ends.values(), default=None):
             raise ViolationError(f"an election from outside: {before}, then {after}")
-        if not self._simulation.disks[after.leader].is_registered:
-            return  # another disk has replaced the leader's: it leaves again before it leads
-        self._unclean[key] = after.leader_epoch
-        kept, wanted = self._kept(key, after.leader), max(self._known[key].values())
-        if kept < wanted:
+        log, wanted = self._log_of(key, after), max(self._known[key].values())
+        if log is not None and (kept := self._kept(key, log)) < wanted:
             raise ViolationError(f"{after} has {kept} committed records, not {wanted}: {before}")
-        committed = self.committed.get(key, [])
-        self.counts["elections of the newest log"] += 1
-        self.counts["lost by power cuts"] += len(committed) - kept
-        del committed[kept:]
-        self._ends[key] = [(epoch, min(end, kept)) for epoch, end in self._ends.get(key, [])]
 
-    def _kept(self, key: Key, broker: int) -> int:
-        """Return the offset up to which a replica has the committed records."""
-        log, committed = self._simulation.disks[broker].logs.get(key), self.committed.get(key, [])
-        if log is None:
-            return 0
-        offset = log.log_start_offset
+    def _is_unclean(self, key: Key) -> bool:
+        return self._simulation.settings[key[0]].unclean_leader_election_enable
+
+    def _log_of(self, key: Key, state: PartitionState) -> ReplicaLog | None:
+        """Return the log of the leader of a state; None if no process has opened the disk that replaced its disk."""
+        for process in self._simulation.all_processes():
+            if (process.broker_id, process.registration) == (state.leader, state.registration):
+                return process.disk.logs.get(key, ReplicaLog())
+        disk, newest = (
+            self._simulation.disks[state.leader],
+            self._simulation.processes[state.leader],
+        )
+        if not disk.is_registered and newest.is_dead:
+            return None
+        return disk.logs.get(key, ReplicaLog())
+
+    def _kept_by(self, key: Key, broker: int) -> int:
+        return self._kept(key, self._simulation.disks[broker].logs.get(key, ReplicaLog()))
+
+    def _kept(self, key: Key, log: ReplicaLog) -> int:
+        """Return the offset up to which a log has the committed records."""
+        committed, offset = self.committed.get(key, []), log.log_start_offset
         for record, other in zip(log.records, committed[offset:], strict=False):
             if record != other:
                 break
@@ -302,8 +326,8 @@ class Checker:
     def _is_outdated(self, process: Process, partition: SimPartition) -> bool:
         """Return whether a replica may show records that are lost.
 
-        The disk of the only replica has been replaced while its process goes on, or power cuts of all replicas have
-        begun a later leader epoch.
+        The disk of the only replica has been replaced while its process goes on, or a replica leads in a later leader
+        epoch that was not in sync.
         """
         is_replaced = process.disk is not self._simulation.disks[process.broker_id]
         return (is_replaced and len(partition.newest.replicas) == 1) or (

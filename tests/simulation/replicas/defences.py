@@ -106,10 +106,11 @@ def _is_newest(_isr: Isr, follower: Any, broker: Any) -> bool:
 
 
 def _obeys_late_divergence(self: Following, position: Any, fetched: Any, log: Any) -> Any:
-    if fetched.diverging is not None:
+    decision = _decide(self, position, fetched, log)
+    if decision is None and fetched.diverging is not None:
         epoch, end_offset = fetched.diverging
         return following._truncation(epoch, end_offset, log)
-    return _decide(self, position, fetched, log)
+    return decision
 
 
 _decide = Following.decide

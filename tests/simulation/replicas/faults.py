@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from headrace.broker.cluster.control import controlled
 from headrace.broker.cluster.requested_elections import PREFERRED, elect_as_requested
+from headrace.core.cluster.controller import StateChange
+from headrace.core.cluster.records import NO_LEADER, PartitionState
 from headrace.metadata_stores.sessions import Fault
 from headrace.types import TopicPartition
+from tests.simulation.replicas.disk import Key
 
 if TYPE_CHECKING:
     from tests.simulation.replicas.process import Process
@@ -22,6 +26,11 @@ _COMMIT_FAULTS: tuple[Fault, ...] = (
     "unknown and late",
     "doubled",
 )
+
+
+def is_lost(state: PartitionState) -> bool:
+    """Return whether no replica may lead a partition, because all have lost records."""
+    return state.leader == NO_LEADER and not (state.isr or state.elr or state.last_known)
 
 
 class Faults:
@@ -44,6 +53,7 @@ class Faults:
             self._jump,
             self._land,
             self._prefer,
+            self.elect_any,
             self._freeze_store,
             self._slow_disk,
             self._fail_disk,
@@ -252,6 +262,30 @@ class Faults:
         if process.control.is_controller:
             work = elect_as_requested(process.control, topics, wanted, PREFERRED)
             process.steps.run(work, finishes=True)
+
+    def elect_any(self) -> None:
+        """Let an operator request an election of any replica for the partitions that no replica may lead."""
+        checker = self._simulation.checker
+        keys = [key for key in checker.replicas if is_lost(checker.state(key))]
+        if keys:
+            self._simulation.counts["elections by an operator"] += 1
+            for process in self._simulation.processes.values():
+                process.run(partial(self._elect_any, process, keys))
+
+    def _elect_any(self, process: Process, keys: Sequence[Key]) -> None:
+        control, topics = process.control, process.topics
+
+        def decide() -> list[StateChange]:
+            found = [(topics.by_id(topic_id), index) for topic_id, index in keys]
+            changes = [
+                control.decisions.any_leader(controlled(cast("Any", topic)), index)
+                for topic, index in found
+                if topic is not None and is_lost(topics.state(topic, index))
+            ]
+            return [each for each in changes if isinstance(each, StateChange)]
+
+        if control.is_controller:
+            process.steps.run(control.change_states(decide), finishes=True)
 
     # Links
 

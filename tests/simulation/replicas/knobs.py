@@ -20,6 +20,8 @@ class Knobs:
     """The number of faults."""
     fsync: float
     """The share of topics whose records are synced before they are acknowledged."""
+    unclean: float
+    """The share of topics with `unclean.leader.election.enable`."""
     lag_ms: int
     lag_messages: int | None
     session_ms: int
@@ -82,4 +84,5 @@ def draw(seed: int) -> Knobs:
         fetched_records=chance.choice([1, 5, 100]),
         partitions_a_commit=chance.choice([1, 2, 30]),
         written_back=chance.choice([0.05, 0.5, 1.0]),
+        unclean=chance.choice([0.0, 0.0, 0.2]),
     )

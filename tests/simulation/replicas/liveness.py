@@ -23,8 +23,6 @@ def unsettled(simulation: ReplicaSimulation) -> str:
         return "there is no controller"
     for key, replicas in checker.replicas.items():
         state = checker.state(key)
-        if state.leader < 0 and not (state.isr or state.elr or state.last_known):
-            continue  # every replica has lost records, and not only by power cuts: an operator has to decide
         problem = _unled(simulation, key, state, replicas) or _behind(
             simulation, key, state, replicas
         )

@@ -47,7 +47,7 @@ class SimPartition:
         self.role = Role.OFFLINE
         self.leader_epoch = NO_EPOCH
         self.newest = UNKNOWN_LEADERSHIP
-        self.min_insync_replicas = settings.min_isr
+        self.min_insync_replicas = settings.min_insync_replicas
         self.syncs_first = settings.syncs_first
         self.isr: Isr | None = None
         self.acks: AckQueues[Waiting] | None = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.cluster.control import Control
@@ -286,11 +285,8 @@ class Process:
     def _topic(self, entry: MetadataEntry) -> SimTopic:
         record = decode(entry, TopicRecord)
         topic_id = bytes.fromhex(record.topic_id)
-        config = SimpleNamespace(
-            min_insync_replicas=self.simulation.settings[topic_id].min_isr,
-            unclean_leader_election_enable=False,
-        )
-        return SimTopic(entry.key.removeprefix(TOPICS), topic_id, record.replicas, config)
+        name, settings = entry.key.removeprefix(TOPICS), self.simulation.settings[topic_id]
+        return SimTopic(name, topic_id, record.replicas, settings)
 
     def _topics_changed(self, changes: Changes[SimTopic]) -> None:
         for key in changes.deletes:
@@ -483,8 +479,7 @@ class Process:
             for partition in self.partitions.values()
             if partition.syncs_first and partition.log.synced_offset < partition.log.log_end_offset
         ]
-        sync_ms = self.simulation.sync_ms(self.broker_id)
-        self.after(sync_ms, partial(self._synced, batch))
+        self.after(self.simulation.sync_ms(self.broker_id), partial(self._synced, batch))
 
     def _synced(self, batch: list[tuple[SimPartition, int, int]]) -> None:
         self._syncs = False

@@ -50,12 +50,14 @@ class Settings(NamedTuple):
     """The settings of a topic.
 
     Attributes:
-        min_isr: `min.insync.replicas`.
+        min_insync_replicas: `min.insync.replicas`.
         syncs_first: Whether records are synced before they are acknowledged.
+        unclean_leader_election_enable: `unclean.leader.election.enable`.
     """
 
-    min_isr: int
+    min_insync_replicas: int
     syncs_first: bool
+    unclean_leader_election_enable: bool
 
 
 class ReplicaSimulation:
@@ -288,7 +290,11 @@ class ReplicaSimulation:
             return
         self._topics += 1
         topic_id = self._topics.to_bytes(16)
-        self.settings[topic_id] = Settings(chance.randint(1, 2), chance.random() < self.knobs.fsync)
+        self.settings[topic_id] = Settings(
+            chance.randint(1, 2),
+            chance.random() < self.knobs.fsync,
+            chance.random() < self.knobs.unclean,
+        )
         record = TopicRecord(topic_id.hex(), [next(found) for _ in range(chance.randint(1, 3))])
         self.counts["topics created"] += 1
         process.writer.commit(
@@ -321,6 +327,7 @@ class ReplicaSimulation:
         end_ms = self.now_ms + PEACE_MS
         while self.now_ms < end_ms:
             self.run_until(self.now_ms + 500)
+            self.faults.elect_any()
             if unsettled(self) == "":
                 self.counts["simulated seconds"] = (self.now_ms - BEGIN_MS) // 1_000
                 return

@@ -21,6 +21,7 @@ from tests.simulation.replicas.disk import Disk
 if TYPE_CHECKING:
     from tests.simulation.replicas.partition import SimPartition
     from tests.simulation.replicas.process import Process
+    from tests.simulation.replicas.replica_simulation import Settings
 
 T = TypeVar("T")
 
@@ -34,7 +35,7 @@ class SimTopic(NamedTuple):
     name: str
     topic_id: bytes
     replicas: Sequence[tuple[int, ...]]
-    config: Any
+    config: Settings
 
     @property
     def partitions_count(self) -> int:
