@@ -420,11 +420,7 @@ class Process:
         while partition.waiting and partition.waiting[0][1] < log.high_watermark:
             released.append(partition.waiting.pop(0))
         if acks is not None:
-            released += (
-                acks.release_committed(own, log.high_watermark)
-                if self.is_suspect
-                else acks.release(own, log.high_watermark)
-            )
+            released += acks.release(own, log.high_watermark, only_committed=self.is_suspect)
         for waiting in released:
             self.simulation.checker.acknowledged(self, partition, waiting)
 

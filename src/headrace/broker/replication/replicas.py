@@ -320,11 +320,7 @@ class Replicas:
         if log.advance_high_watermark(end):
             self.advanced[partition] = None
         if acks is not None:
-            released = (
-                acks.release_committed(own, log.high_watermark)
-                if self.is_suspect
-                else acks.release(own, log.high_watermark)
-            )
+            released = acks.release(own, log.high_watermark, only_committed=self.is_suspect)
             for waiter in released:
                 waiter(ErrorCode.NONE)
 

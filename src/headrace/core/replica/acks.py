@@ -31,21 +31,20 @@ class AckQueues(Generic[T]):
         """Let a request wait; see `Progress.acknowledged_end` for `acks`."""
         self._queues.setdefault(acks, deque()).append((end_offset, waiting))
 
-    def release(self, own: int, high_watermark: int) -> list[T]:
-        """Remove and return the requests that are acknowledged now; see `Progress.acknowledged_end`."""
-        released: list[T] = []
-        for acks, queue in self._queues.items():
-            end = self.progress.acknowledged_end(acks, own, high_watermark)
-            while queue and queue[0][0] <= end:
-                released.append(queue.popleft()[1])
-        return released
+    def release(self, own: int, high_watermark: int, *, only_committed: bool = False) -> list[T]:
+        """Remove and return the requests that are acknowledged now; see `Progress.acknowledged_end`.
 
-    def release_committed(self, own: int, high_watermark: int) -> list[T]:
-        """Remove and return the requests that are acknowledged now, and whose records are committed."""
+        Args:
+            own: The progress of the leader's own replica.
+            high_watermark: The present high watermark.
+            only_committed: Whether the records have to be committed, whatever the `acks` are.
+        """
         released: list[T] = []
         for acks, queue in self._queues.items():
             end = self.progress.acknowledged_end(acks, own, high_watermark)
-            while queue and queue[0][0] <= min(end, high_watermark):
+            if only_committed:
+                end = min(end, high_watermark)
+            while queue and queue[0][0] <= end:
                 released.append(queue.popleft()[1])
         return released
 

@@ -30,12 +30,12 @@ def test_a_request_is_released_when_as_many_replicas_have_its_records(
 
 def test_without_a_lease_a_request_waits_until_its_records_are_committed_too() -> None:
     queues = queues_of({1, 2}, {2: 5})
-    assert queues.release_committed(5, 4) == []
-    assert queues.release_committed(5, 5) == ["one", "two"]
+    assert queues.release(5, 4, only_committed=True) == []
+    assert queues.release(5, 5, only_committed=True) == ["one", "two"]
 
 
 def test_a_committed_record_is_not_acknowledged_for_more_replicas_than_are_in_sync() -> None:
     """A leader alone in the ISR commits by itself. A request for two replicas does not get its acknowledgement."""
     queues = queues_of({1}, {})
-    assert queues.release_committed(5, 5) == ["one"]
+    assert queues.release(5, 5, only_committed=True) == ["one"]
     assert queues.clear_above(1) == ["two"]
