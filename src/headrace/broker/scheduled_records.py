@@ -3,6 +3,8 @@
 A partition has a schedule from its first scheduled record on. It keeps the schedule when the option of its topic is
 switched off: the broker still delivers the pending records. The schedule is a directory of its own (`schedule_of`) in
 the log directory of the partition. It is always synced before a record is acknowledged, and deleted with the topic.
+
+A schedule has the replicas and the leader of its partition. Only the leader releases; followers copy the schedule.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from headrace.broker.replication.replicas import Replicas
 from headrace.broker.topic_names import schedule_of
 from headrace.core.deadlines import Deadlines
 from headrace.core.log import AppendInfo, check_produced
+from headrace.core.replica.role import Role
 from headrace.core.scheduled.division import (
     Divided,
     divide,
@@ -25,6 +28,7 @@ from headrace.core.scheduled.division import (
     was_divided,
 )
 from headrace.core.scheduled.due_queue import DueQueue
+from headrace.core.scheduled.recovery import marked_end
 from headrace.core.scheduled.schedule import Schedule
 from headrace.errors import (
     ApiError,
@@ -61,6 +65,7 @@ class Deliveries:
 
     __slots__ = (
         "_deadlines",
+        "_followed",
         "_journal",
         "_loader",
         "_moved",
@@ -79,6 +84,9 @@ class Deliveries:
         self._deadlines: Deadlines[Partition] = Deadlines()
         self._moved: dict[Partition, None] = {}
         """The partitions whose high watermark, or the high watermark of their schedule, has moved."""
+        self._followed: dict[Partition, None] = {}
+        """The partitions with schedules that this broker follows."""
+        replicas.open_schedule = self._follow
         self._refresh_ms: int | None = None
         self._reported = 0
         """The number of pending records in the last log event."""
@@ -110,6 +118,35 @@ class Deliveries:
         except (ApiError, OSError) as error:
             self._not_served(partition, error)  # the next record for the schedule tries again
 
+    def _follow(self, partition: Partition, now_ms: int) -> Partition | None:
+        """Open the schedule of a partition that this broker follows; None if it is damaged.
+
+        A follower cleans only what marks cover: as the leader it would repeat the releases that it does not find.
+        """
+        if partition.companion is None:
+            self._loader.companion(partition, now_ms, create=True)
+        if partition not in self._followed and partition.companion is not None:
+            self._followed[partition] = None
+            partition.log.keep_from = 0
+            if self._refresh_ms is None:
+                self._refresh_ms = now_ms + REFRESH_INTERVAL_MS
+        return partition.companion
+
+    def _keep_followed(self) -> None:
+        """Let followers clean what marks cover since the last time."""
+        for partition in list(self._followed):
+            if partition.role is not Role.FOLLOWER or partition.companion is None:
+                del self._followed[partition]
+                continue
+            try:
+                end_offset = marked_end(partition.companion.log)
+            except (StorageError, OSError) as error:
+                self._not_served(partition, error)
+                del self._followed[partition]
+                continue
+            if end_offset is not None:
+                partition.log.keep_from = end_offset
+
     def end(self, partition: Partition) -> None:
         """End the schedule of a partition, if it has one: this broker leads the partition no longer.
 
@@ -121,6 +158,8 @@ class Deliveries:
         self._moved.pop(partition, None)
         if schedule is not None and not partition.gone:
             schedule.end()
+            if len(partition.newest.replicas) > 1:
+                partition.log.keep_from = 0
 
     def _begin(self, partition: Partition, companion: Partition, now_ms: int) -> Schedule | None:
         replicas, files = self._replicas, companion.log_dir.files
@@ -135,6 +174,7 @@ class Deliveries:
             append=lambda batch, at_ms: replicas.append(companion, batch, at_ms, in_sequence=False),
             journal=self._journal,
             in_memory=companion.log_dir.in_memory,
+            is_cut=partition.newest.unclean_epoch >= 0,
         )
         try:
             schedule.load(now_ms)
@@ -182,11 +222,6 @@ class Deliveries:
         divided = self._divide(partition, schedule, records, now_ms)
         if divided is None:
             return self._replicas.append(partition, records, now_ms), None
-        if partition.isr is not None:
-            raise ApiError(
-                ErrorCode.INVALID_RECORD,
-                "records with a delivery time need a topic with one replica: a schedule has no other replica",
-            )
         companion = self._loader.companion(partition, now_ms, create=True)
         if companion is None or len(divided.later) > companion.log.config.segment_bytes:
             raise ApiError(
@@ -288,7 +323,7 @@ class Deliveries:
 
     def tick(self, now_ms: int) -> None:
         """Deliver the records that are due."""
-        if not self._schedules:
+        if not self._schedules and not self._followed:
             if self._refresh_ms is not None:  # the topic of the last one was deleted
                 self._refresh_ms, self._moved, self._deadlines = None, {}, Deadlines()
             return
@@ -344,6 +379,7 @@ class Deliveries:
             self._deadlines.set(partition, deadline_ms)
 
     def _refresh(self, now_ms: int) -> None:
+        self._keep_followed()
         pending = 0
         for partition in list(self._schedules):
             schedule = self._schedule(partition)

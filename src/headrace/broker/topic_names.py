@@ -47,6 +47,11 @@ def is_schedule(topic_partition: TopicPartition) -> bool:
     return topic_partition.topic.startswith("~")
 
 
+def topic_of(topic_partition: TopicPartition) -> str:
+    """Return the topic of a partition, or of a schedule."""
+    return topic_partition.topic.removeprefix("~")
+
+
 def metric_name(name: str) -> str:
     """Return the name in Kafka's metrics. Two topics must not have the same one."""
     return name.replace(".", "_")

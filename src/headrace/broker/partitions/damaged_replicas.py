@@ -6,6 +6,8 @@
    because then the damaged log has the only copy of committed records: a person has to decide.
 3. When the image has the new state, the directory of the log is set aside, and an empty log follows the leader.
 
+A damaged schedule is fetched anew in the same way. The log of its partition stays.
+
 After a crash between two steps, the next start continues: the log is still damaged, or it is empty and not in sync.
 """
 
@@ -23,12 +25,12 @@ from headrace.broker.partitions.topic import Topic
 from headrace.broker.partitions.topics import Topics
 from headrace.broker.replication.partition_loader import PartitionLoader
 from headrace.broker.replication.replicas import Replicas
-from headrace.broker.topic_names import is_schedule
+from headrace.broker.topic_names import is_schedule, topic_of
 from headrace.broker.waiting.purgatory import Alarm, Purgatory
 from headrace.core.cluster.election import without
 from headrace.core.cluster.partition_states import state_key
 from headrace.core.cluster.records import NO_LEADER, REGISTRATIONS, PartitionState, encode
-from headrace.core.replica.role import NO_REGISTRATION
+from headrace.core.replica.role import NO_REGISTRATION, Role
 from headrace.errors import ApiError, StorageError
 from headrace.ports import Journal, Put, check_of
 from headrace.types import TopicPartition
@@ -109,7 +111,7 @@ class DamagedReplicas:
         found: list[_Damaged] = []
         for log_dir in self._replicas.store.dirs:
             for name, reason in log_dir.logs.failed.items():
-                topic = None if is_schedule(name) else self._topics.get(name.topic)
+                topic = self._topics.get(topic_of(name))
                 if (
                     topic is not None
                     and name.partition < topic.partitions_count
@@ -155,20 +157,28 @@ class DamagedReplicas:
 
     def _replace(self, damaged: _Damaged) -> None:
         topic, index = damaged.topic, damaged.name.partition
+        partition = None
         try:
-            partition = self._loader.begin_anew(
-                opening_spec(topic, index),
-                leadership(self._state(damaged), topic.replicas[index]),
-                is_internal=topic.is_internal,
-                now_ms=self._time.now_ms,
-            )
+            if is_schedule(damaged.name):
+                partition = self._local.find(topic.name, index)
+                if partition is None or partition.role is not Role.FOLLOWER:
+                    return
+                self._loader.begin_schedule_anew(partition, self._time.now_ms)
+            else:
+                partition = self._loader.begin_anew(
+                    opening_spec(topic, index),
+                    leadership(self._state(damaged), topic.replicas[index]),
+                    is_internal=topic.is_internal,
+                    now_ms=self._time.now_ms,
+                )
+                if partition is not None:
+                    self._local.reopened(topic, index, partition)
         except (ApiError, StorageError) as error:
             self._journal.error(
                 "damaged_replica_not_replaced", partition=str(damaged.name), error=str(error)
             )
             return
         if partition is not None:
-            self._local.reopened(topic, index, partition)
             self._journal.warning(
                 "damaged_replica_replaced", partition=str(damaged.name), reason=damaged.reason
             )

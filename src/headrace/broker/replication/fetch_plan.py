@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from headrace.broker.replication.partition import Partition
+from headrace.broker.topic_names import is_schedule, topic_of
 from headrace.core.replica.following import Decision, Fetched, Following, Position
 from headrace.protocol.messages.fetch import (
     FetchPartition,
@@ -16,6 +17,7 @@ from headrace.protocol.messages.fetch import (
     PartitionData,
     ReplicaState,
 )
+from headrace.types import TopicPartition
 
 _NO_SESSION: Final = 0
 _NEW_SESSION: Final = 0
@@ -80,7 +82,7 @@ class FetchPlan:
     def add(self, partition: Partition) -> None:
         """Fetch a partition in the leader epoch of its role."""
         name = partition.topic_partition
-        key = partition.log_dir.logs.topic_id(name), name.partition
+        key = partition.log_dir.logs.topic_id(name), fetched_index(name)
         following = Following(
             partition.leader_epoch,
             syncs_first=not partition.sync_interval_ms,
@@ -107,6 +109,9 @@ class FetchPlan:
         if key is not None:
             self._followed[key].position = None
             self._changed[key] = None
+
+    def __contains__(self, partition: Partition) -> bool:
+        return partition in self._keys
 
     def is_ready(self, partition: Partition) -> bool:
         """Return whether the position of a partition may be reported: its records are synced, if they have to be."""
@@ -150,7 +155,7 @@ class FetchPlan:
         topics: dict[bytes, FetchTopic] = {}
         for topic_id, index in keys:
             each = self._followed[topic_id, index]
-            log, name = each.partition.log, each.partition.topic_partition.topic
+            log, name = each.partition.log, topic_of(each.partition.topic_partition)
             position = each.position = each.following.begin(log)
             topic = topics.get(topic_id)
             if topic is None:
@@ -191,7 +196,7 @@ class FetchPlan:
         if any(topic_id):
             return self._followed.get((topic_id, index))
         for (_, number), each in self._followed.items():
-            if number == index and each.partition.topic_partition.topic == name:
+            if number == index and topic_of(each.partition.topic_partition) == name:
                 return each
         return None
 
@@ -201,6 +206,14 @@ class FetchPlan:
         if each.position is None:
             return None
         return each.following.decide(each.position, fetched, partition.log)
+
+
+def fetched_index(name: TopicPartition) -> int:
+    """Return the number of a partition in fetches of followers. A schedule has the complement of its partition's.
+
+    So both have the same topic, and a schedule has a negative number.
+    """
+    return ~name.partition if is_schedule(name) else name.partition
 
 
 def _forgotten_topics(forgotten: dict[Key, str]) -> list[ForgottenTopic]:

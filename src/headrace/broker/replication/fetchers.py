@@ -96,10 +96,10 @@ class Fetchers:
         replicas.on_synced_follower = self._synced
 
     def _role_changed(self, partition: Partition) -> None:
-        if is_schedule(partition.topic_partition):
-            return
         for each in self._loops.values():
             each.remove(partition)
+        if is_schedule(partition.topic_partition):
+            return  # the leader says whether it has one
         if partition.role is not Role.FOLLOWER or partition.gone:
             return
         leader = partition.newest.leader
@@ -305,6 +305,8 @@ class _Loop:
                 self._plan.moved(partition)
             if self._logs.take_offsets(partition, fetched, now_ms):
                 self._plan.moved(partition)
+            if data.headrace_schedule:
+                self._follow_schedule(partition)
         elif isinstance(decision, Truncate):
             self._logs.truncate(partition, decision.end_offset, now_ms)
             self._plan.moved(partition)
@@ -320,6 +322,18 @@ class _Loop:
             self._plan.moved(partition)
         else:
             self._stop(partition, decision)
+
+    def _follow_schedule(self, partition: Partition) -> None:
+        """Fetch the schedule of a partition too: the leader has one.
+
+        Raises:
+            ApiError: KAFKA_STORAGE_ERROR: the schedule cannot be opened now.
+        """
+        schedule = self._replicas.open_schedule(partition, self._time.now_ms)
+        if schedule is None or schedule in self._plan or schedule in self._delayed:
+            return
+        if schedule.role is Role.FOLLOWER and schedule.leader_epoch == partition.leader_epoch:
+            self.add(schedule)
 
     def _stop(self, partition: Partition, stop: Stop) -> None:
         self._journal.error(

@@ -11,6 +11,9 @@ in-sync replicas. And it returns the records from there on, up to the log end of
 4. If the leader has deleted the offset, the error is OFFSET_OUT_OF_RANGE.
 5. Otherwise the offset is the progress of the follower.
 
+A response says whether the partition has a schedule. The follower then fetches it under the complement of the
+partition's number, with the same rules.
+
 A response without news waits: for records at the end of the log, which need not be committed, and for a high watermark
 that the follower does not know yet. Quotas of clients, times to live and filters do not concern followers.
 """
@@ -324,7 +327,7 @@ class _Read:
         Raises:
             ApiError: This broker does not lead the partition in this leader epoch, or the follower is no replica of it.
         """
-        partition, replica = self._require(topic, wanted.partition), self._replica
+        partition, replica = self._find(topic, wanted.partition), self._replica
         partition.check_leader_epoch(wanted.current_leader_epoch)
         if partition.isr is None or not partition.isr.is_follower(replica):
             code = ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -338,6 +341,17 @@ class _Read:
                 f"broker {replica} has another broker epoch than the fetch, which has {sent}",
             )
         return partition
+
+    def _find(self, topic: str, index: int) -> Partition:
+        """Return a partition, or the schedule of one; see `fetched_index`."""
+        if index >= 0:
+            return self._require(topic, index)
+        schedule = self._require(topic, ~index).companion
+        if schedule is None:
+            raise ApiError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{~index} has no schedule here"
+            )
+        return schedule
 
     def _read(
         self, partition: Partition, wanted: FetchPartition, *, is_first: bool
@@ -406,6 +420,7 @@ class _Read:
             diverging_epoch=diverging,
             aborted_transactions=None,
             records=NO_RECORDS,
+            headrace_schedule=partition.companion is not None,
         )
 
     def _failed(self, wanted: FetchPartition, error: ErrorCode) -> PartitionData:

@@ -112,7 +112,8 @@ class IsrChanges:
     # Occasions
 
     def consider(self, partition: Partition) -> None:
-        """Look soon whether the in-sync replicas of a partition have to change."""
+        """Look soon whether the in-sync replicas of a partition, or of the partition of a schedule, have to change."""
+        partition = partition.schedules or partition
         self._wanted[partition] = None
         if not self._is_scheduled and not self._is_in_flight:
             self._is_scheduled = True
@@ -204,6 +205,7 @@ class IsrChanges:
             high_watermark=log.high_watermark,
             log_end_offset=log.log_end_offset,
             now_ms=self._time.now_ms,
+            behind=self._behind(partition),
         )
         if proposal is None:
             self._single.pop(partition, None)
@@ -227,6 +229,20 @@ class IsrChanges:
             *map(self._registration, joining),
         ]
         return _Change(partition, proposal, checks, Put(state_check.key, encode(put)))
+
+    def _behind(self, partition: Partition) -> set[int]:
+        """Return the replicas that may not be in sync because of the schedule of the partition."""
+        schedule = partition.companion
+        if schedule is None or schedule.isr is None:
+            return set()
+        log = schedule.log
+        return schedule.isr.behind(
+            self._membership.live,
+            log_start_offset=log.log_start_offset,
+            high_watermark=log.high_watermark,
+            log_end_offset=log.log_end_offset,
+            now_ms=self._time.now_ms,
+        )
 
     def _is_registered(self, broker_id: int) -> bool:
         """Return whether the live process of a broker has the newest registration. Another process may be starting."""

@@ -31,6 +31,7 @@ class Partition:
 
     __slots__ = (
         "acks",
+        "companion",
         "epoch_start_offset",
         "follower_fetches",
         "is_internal",
@@ -99,6 +100,9 @@ class Partition:
         """The partition itself if it has a schedule; the partition that a schedule belongs to; None for other
         partitions.
         """
+        self.companion: Partition | None = None
+        """The schedule, which is a partition with the same replicas and the same role; None if there is none, or if it
+        is not open yet."""
         self.watchers: dict[Watcher, None] = {}
         """The fetches that are notified when the high watermark moves, or when the partition is not served any more."""
         self.waiters: deque[tuple[int, Waiter]] | None = None

@@ -191,17 +191,14 @@ class PartitionLoader:
         """Return the schedule of a partition, which is a partition too; None if there is none, or it is damaged."""
         name, log_dir = schedule_of(partition.topic_partition), partition.log_dir
         found = self._replicas.find(name)
-        if found is not None:
+        if found is not None and found.schedules is partition:
             return found
         log = log_dir.logs.get(name)
         if log is None:
             if not create or name in log_dir.logs.failed:
                 return None
-            topic_id = log_dir.logs.topic_id(partition.topic_partition)
             try:
-                log = log_dir.logs.open_log(
-                    PartitionSpec(name, topic_id, schedule_config(self._config)), now_ms
-                )
+                log = log_dir.logs.open_log(self._spec_of_schedule(partition), now_ms)
             except (StorageError, OSError) as error:
                 if isinstance(error, OSError) and is_passing(error):
                     raise self._store.refused(log_dir, error, now_ms) from error
@@ -209,9 +206,34 @@ class PartitionLoader:
                 return None
         config = parse_topic_config({}, self._config)
         companion = Partition(name, log, log_dir, is_internal=True)
+        companion.schedules, partition.companion = partition, companion
         self._add(companion, config, log_dir.logs.topic_id(name), partition.newest)
-        companion.schedules = partition
+        companion.least_acks = partition.least_acks
+        partition.notify_followers()  # they do not know of it
         return companion
+
+    def begin_schedule_anew(self, partition: Partition, now_ms: int) -> None:
+        """Set the damaged schedule of a partition that this broker follows aside, and fetch it from the leader.
+
+        Raises:
+            ApiError: KAFKA_STORAGE_ERROR: a file operation failed.
+            StorageError: The empty log cannot be opened.
+        """
+        log_dir = partition.log_dir
+        try:
+            log_dir.logs.set_aside(self._spec_of_schedule(partition), now_ms)
+        except OSError as error:
+            raise self._store.refused(log_dir, error, None) from error
+        self._replicas.on_follow(partition)  # the leader says again that it has a schedule
+
+    def _spec_of_schedule(self, partition: Partition) -> PartitionSpec:
+        topic_id = partition.log_dir.logs.topic_id(partition.topic_partition)
+        return PartitionSpec(
+            schedule_of(partition.topic_partition),
+            topic_id,
+            schedule_config(self._config),
+            is_replicated=len(partition.newest.replicas) > 1,
+        )
 
     def _sync_interval_ms(self, partition: Partition, config: TopicConfig) -> int:
         if partition.is_internal:
@@ -251,6 +273,8 @@ class PartitionLoader:
                 partition.log.config = for_logs
                 partition.max_delay_ms = config.max_delay_ms
                 partition.least_acks = config.headrace_acks
+                if partition.companion is not None:
+                    partition.companion.least_acks = config.headrace_acks
                 if partition.min_insync_replicas != config.min_insync_replicas:
                     self._replicas.set_min_insync_replicas(partition, config.min_insync_replicas)
                 interval_ms = self._sync_interval_ms(partition, config)

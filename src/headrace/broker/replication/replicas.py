@@ -14,7 +14,7 @@ from headrace.broker.context import LatestTime
 from headrace.broker.log_dirs.log_dir import LogDir
 from headrace.broker.replication.log_store import LogStore
 from headrace.broker.replication.partition import Partition
-from headrace.broker.topic_names import is_schedule, schedule_of
+from headrace.broker.topic_names import is_schedule
 from headrace.config.broker import BrokerConfig
 from headrace.core.log import MARKER_SIZE, AppendInfo, Marker, PartitionLog
 from headrace.core.replica.isr import InSync, Isr, LagLimits
@@ -68,6 +68,9 @@ class Replicas:
         """
         self.replicated: dict[Partition, None] = {}
         """The partitions with several replicas that this broker leads."""
+        self.open_schedule: Callable[[Partition, int], Partition | None] = lambda _, __: None
+        """Called with a partition that this broker follows and the time. Opens the schedule of the partition, or begins
+        one. Returns None if it is damaged."""
         self.on_offline: Callable[[Partition], object] = lambda _: None
         """Called at once with a partition that is not served any more, because its log directory has failed."""
         self.on_directory_failed: Callable[[], object] = lambda: None
@@ -125,9 +128,8 @@ class Replicas:
         """
         led = partition.role is Role.LEADER
         changed = self._apply(partition, newest)
-        schedule = self._partitions.get(schedule_of(partition.topic_partition))
-        if schedule is not None:
-            self._apply(schedule, newest)
+        if partition.companion is not None:
+            self._apply(partition.companion, newest)
         if changed and (led or partition.role is Role.LEADER):
             self.on_role(partition)
 
@@ -148,9 +150,10 @@ class Replicas:
             partition.lead(leader_epoch, self._begin_isr(partition, newest))
             self._progressed(partition)
             if partition.isr is not None:
-                self.replicated[partition] = None
                 self.on_follow(partition)
-                self.on_lead(partition)
+                if not is_schedule(partition.topic_partition):
+                    self.replicated[partition] = None
+                    self.on_lead(partition)
         else:
             self.advanced.pop(partition, None)
             self.replicated.pop(partition, None)
@@ -161,8 +164,14 @@ class Replicas:
     def _begin_isr(self, partition: Partition, newest: Leadership) -> Isr | None:
         """Return the in-sync replicas of a leader; None if this broker has the only replica."""
         assigned = newest.isr | {*newest.replicas}
-        if assigned <= {self.broker_id} or is_schedule(partition.topic_partition):
+        if assigned <= {self.broker_id}:
             return None
+        if is_schedule(partition.topic_partition):
+            isr = None if partition.schedules is None else partition.schedules.isr
+            assert isr is not None, "a schedule has the role of its partition"
+            return isr.begin_schedule(
+                epoch_start_offset=partition.log.log_end_offset, now_ms=self._time.now_ms
+            )
         return Isr(
             self.broker_id,
             assigned,
@@ -174,7 +183,7 @@ class Replicas:
         )
 
     def _change_isr(self, partition: Partition, newest: Leadership) -> None:
-        if partition.isr is not None:
+        if partition.isr is not None and not is_schedule(partition.topic_partition):
             partition.isr.newest(InSync(newest.isr, newest.elr))
             self.in_sync_changed(partition)
             self.on_in_sync_change(partition)
@@ -184,11 +193,19 @@ class Replicas:
         self.is_suspect = False
         for partition in self.replicated:
             self._progressed(partition)
+            if partition.companion is not None:
+                self._progressed(partition.companion)
 
     def in_sync_changed(self, partition: Partition) -> None:
-        """Move the high watermark after a change of the in-sync replicas, and complete what cannot be acknowledged."""
+        """Move the high watermark after a change of the in-sync replicas, and complete what cannot be acknowledged.
+
+        The schedule of the partition has the same in-sync replicas.
+        """
         self._progressed(partition)
         partition.fail_unreachable_waiters()
+        if partition.companion is not None and partition.companion.isr is not None:
+            self._progressed(partition.companion)
+            partition.companion.fail_unreachable_waiters()
 
     def set_min_insync_replicas(self, partition: Partition, count: int) -> None:
         """Use another value of the topic's `min.insync.replicas`."""

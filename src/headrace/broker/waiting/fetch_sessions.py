@@ -155,6 +155,7 @@ class _Cached:
             or high_watermark != self.high_watermark
             or data.log_start_offset != self.log_start_offset
             or data.diverging_epoch is not None
+            or data.headrace_schedule
         )
         self.high_watermark = high_watermark
         self.log_start_offset = data.log_start_offset

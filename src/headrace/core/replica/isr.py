@@ -8,6 +8,9 @@ metadata store, and learns the outcome later:
 
 A replica that lags does not join: it would have to leave at once, and join again.
 
+A partition with a schedule has a second log. A replica is in sync if it is in both logs: it leaves when it lags in one,
+and joins when it may join in both. So the next leader has all committed records of both.
+
 Six rules keep every committed record on every replica that may become the leader:
 
 * Until a proposal is decided, the replicas of both states hold back the high watermark (the maximal ISR). A replica
@@ -27,6 +30,7 @@ Six rules keep every committed record on every replica that may become the leade
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
@@ -166,6 +170,7 @@ class Isr:
         "pending",
         "phase",
         "progress",
+        "schedule",
     )
 
     def __init__(
@@ -207,6 +212,9 @@ class Isr:
         self.phase = Phase.STABLE
         self.progress = Progress(broker_id, committed.isr)
         """The progress of all replicas, and the maximal ISR."""
+        self.schedule: Isr | None = None
+        """The replicas of the partition's schedule: the same ones count, and each is in sync in both logs or in none.
+        None without a schedule."""
         self._count()
 
     def __repr__(self) -> str:
@@ -226,6 +234,27 @@ class Isr:
     def is_below_min(self) -> bool:
         """Whether the ISR is smaller than `min.insync.replicas`. More replicas than there are, are never needed."""
         return self.size < min(self._min_insync_replicas, len(self._assigned))
+
+    def begin_schedule(self, *, epoch_start_offset: int, now_ms: int) -> Isr:
+        """Begin the schedule of the partition, and return its replicas. The followers do not know of it yet.
+
+        Args:
+            epoch_start_offset: The log end offset at which this broker began to lead the schedule.
+            now_ms: The time. An in-sync replica has `LagLimits.time_ms` for its first fetch.
+        """
+        self.schedule = Isr(
+            self._broker_id,
+            self._assigned,
+            self.committed,
+            min_insync_replicas=self._min_insync_replicas,
+            epoch_start_offset=epoch_start_offset,
+            limits=self._limits,
+            now_ms=now_ms,
+        )
+        for follower in self._followers.values():
+            follower.known = NOTHING_KNOWN
+        self._count()
+        return self.schedule
 
     def set_min_insync_replicas(self, count: int) -> None:
         """Use another value of the topic's `min.insync.replicas`."""
@@ -299,6 +328,35 @@ class Isr:
                 follower.end_offset, follower.broker_epoch = UNKNOWN, NO_BROKER_EPOCH
                 follower.log_start_offset = UNKNOWN
                 self.progress.report(replica, UNKNOWN)
+        if self.schedule is not None:
+            self.schedule.forget_restarted(live)
+
+    def behind(
+        self,
+        live: LiveBrokers,
+        *,
+        log_start_offset: int,
+        high_watermark: int,
+        log_end_offset: int,
+        now_ms: int,
+    ) -> set[int]:
+        """Return the replicas that lag, and those that are not in sync and may not join; see `propose`."""
+        joining = self._joining(
+            live,
+            log_start_offset=log_start_offset,
+            high_watermark=high_watermark,
+            log_end_offset=log_end_offset,
+            now_ms=now_ms,
+        )
+        return {
+            replica
+            for replica, follower in self._followers.items()
+            if (
+                follower.lags(self._limits, log_end_offset, now_ms)
+                if replica in self.committed.isr
+                else replica not in joining
+            )
+        }
 
     # Proposals
 
@@ -310,6 +368,7 @@ class Isr:
         high_watermark: int,
         log_end_offset: int,
         now_ms: int,
+        behind: AbstractSet[int] = frozenset(),
     ) -> InSync | None:
         """Return a change of the in-sync replicas, to be committed at once; None if there is nothing to change now.
 
@@ -319,6 +378,7 @@ class Isr:
             high_watermark: The high watermark.
             log_end_offset: The log end offset.
             now_ms: The time.
+            behind: The replicas that may not be in sync because of their schedules.
         """
         if self.phase is not Phase.STABLE or self._broker_id not in live:
             return None
@@ -327,6 +387,7 @@ class Isr:
             replica
             for replica in isr - {self._broker_id}
             if replica not in live
+            or replica in behind
             or self._followers[replica].lags(self._limits, log_end_offset, now_ms)
         }
         wanted = (
@@ -340,6 +401,7 @@ class Isr:
                 log_end_offset=log_end_offset,
                 now_ms=now_ms,
             )
+            - behind
         )
         proposal = InSync(wanted, self._eligible(wanted))
         if wanted == isr and (proposal.elr or not self.committed.elr):
@@ -413,3 +475,6 @@ class Isr:
         progress.isr = isr
         progress.maximal_isr = isr if self.pending is None else isr | self.pending.isr
         progress.is_frozen = self.is_below_min or bool(self.committed.elr)
+        if (schedule := self.schedule) is not None:
+            schedule.committed, schedule.pending = self.committed, self.pending
+            schedule.set_min_insync_replicas(self._min_insync_replicas)

@@ -50,26 +50,59 @@ def _last_mark_in(segment: Segment) -> tuple[int, Mark] | None:
     return None
 
 
-def find_releases(target: PartitionLog, offset: int) -> tuple[int, int] | None:
+def marked_end(log: PartitionLog) -> int | None:
+    """Return the target offset below which the last mark of a schedule covers all releases.
+
+    The result is None if the mark is not committed, and 0 without a mark.
+    """
+    found = find_last_mark(log)
+    if found is None:
+        return 0
+    offset, mark = found
+    return mark.target_offset if offset < log.high_watermark else None
+
+
+def find_releases(target: PartitionLog, offset: int) -> tuple[int, int, int] | None:
     """Look for releases in a partition's log from an offset on.
 
     Returns:
-        The base offset of the first release, and the schedule offset of the last record that was released. None
-        without a release.
+        The base offset of the first release, and the schedule offset and the delivery time of the last record that was
+        released. None without a release.
     """
     first: int | None = None
-    last: int | None = None
+    last: tuple[int, int] | None = None
     for segment in target.segments.since(offset):
         loaded = segment.loaded
         start = segment.locate(offset) if segment.end_offset > offset else None
         if start is not None:
             for batch in segment.walk(start, segment.size):
-                released = released_offset(segment.header_at(batch.position))
+                header = segment.header_at(batch.position)
+                released = released_offset(header)
                 if released is not None:
-                    first, last = batch.base_offset if first is None else first, released
+                    first = batch.base_offset if first is None else first
+                    last = released, header.max_timestamp
         if not loaded:
             segment.unload()
-    return None if first is None or last is None else (first, last)
+    return None if first is None or last is None else (first, *last)
+
+
+def mark_of_cut_logs(mark: Mark, target: PartitionLog, log: PartitionLog) -> Mark | None:
+    """Return the mark to write if an unclean election has taken the end of a log: other records get the lost offsets.
+
+    Args:
+        mark: The last mark.
+        target: The log of the partition.
+        log: The log of the schedule.
+
+    Returns:
+        The mark; None if neither log lacks records that the other one refers to.
+    """
+    found = find_releases(target, max(mark.target_offset, target.log_start_offset))
+    end_offset = target.log_end_offset
+    if found is not None and found[1] >= log.log_end_offset:
+        released = ReleasePoint(found[2], log.log_end_offset - 1)
+        return mark._replace(target_offset=end_offset, released=released)
+    return mark._replace(target_offset=end_offset) if mark.target_offset > end_offset else None
 
 
 def find_release_point(log: PartitionLog, offset: int) -> ReleasePoint:

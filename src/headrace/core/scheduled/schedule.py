@@ -18,12 +18,15 @@ A new record never sorts before the release point: its delivery time is now at t
 back. Only between two runs of the broker the clock may have been set back. Then the old release point applies to the
 records scheduled before the restart, and a new release point begins once the mark that says so is committed.
 
+"Committed" means that the high watermark has passed it. So every broker that may lead next has it, and continues with
+the release point that its own logs show. A release that was not committed may be gone; then it is repeated.
+
 Everything below the first waiting record, and below the last mark, can be deleted.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
@@ -32,7 +35,12 @@ from crc32c import crc32c
 from headrace.core.log import MAX_OFFSET, SEQUENCE_MASK, AppendInfo, BatchEntry, PartitionLog
 from headrace.core.scheduled.due_queue import DueQueue
 from headrace.core.scheduled.needed import Chunks, NeededChunks, chunk_of, chunks_of
-from headrace.core.scheduled.recovery import find_last_mark, find_release_point, find_releases
+from headrace.core.scheduled.recovery import (
+    find_last_mark,
+    find_release_point,
+    find_releases,
+    mark_of_cut_logs,
+)
 from headrace.core.scheduled.release import build_release
 from headrace.core.scheduled.schedule_batch import (
     ENTRY,
@@ -94,6 +102,7 @@ class Schedule:
         append: Append,
         journal: Journal,
         in_memory: bool = False,
+        is_cut: bool = False,
     ) -> None:
         """Use two logs.
 
@@ -105,6 +114,7 @@ class Schedule:
             append: Appends to the schedule.
             journal: Logs records that cannot be read.
             in_memory: Whether the logs are in memory, so that nothing is ever synced.
+            is_cut: Whether an unclean election may have taken committed records from the end of either log.
         """
         self.target = target
         self.log = log
@@ -113,6 +123,7 @@ class Schedule:
         self._append = append
         self._journal = journal
         self._in_memory = in_memory
+        self._is_cut = is_cut
         self._mark = Mark(target.log_start_offset)
         """The last mark. Before the first mark any batch of the target may be a release."""
         self._marked_at = log.log_end_offset
@@ -186,9 +197,8 @@ class Schedule:
         found = find_last_mark(self.log)
         if found is not None:
             self._marked_at, self._mark = found
-            if self._marked_at < log.high_watermark:
-                self._committed_mark = self._marked_at
-        self._find_releases()
+            self._found_mark()
+        self._find_releases(now_ms)
         self._loading = (log.log_start_offset, log.log_end_offset)
         self._reached = self._mark.released
         if now_ms < self._reached.due_ms:
@@ -197,12 +207,29 @@ class Schedule:
             self._write_mark(Mark(self._target_committed, NOTHING, earlier), now_ms)
             self._ready_offset = log.log_end_offset
 
-    def _find_releases(self) -> None:
+    def _found_mark(self) -> None:
+        """Take the last mark for committed only if it is: another replica may lead without it.
+
+        Until then the target keeps all releases that the mark may cover.
+        """
+        if self._marked_at < self.log.high_watermark:
+            self._committed_mark = self._marked_at
+            return
+        mark, start = self._mark, self.target.log_start_offset
+        self._uncommitted.append((self._marked_at, mark.target_offset))
+        self._marked.append(_Release(start, mark.target_offset, mark.released, Counter()))
+        self._keep()
+
+    def _find_releases(self, now_ms: int) -> None:
         """Find the releases in the target after the last mark."""
+        cut = mark_of_cut_logs(self._mark, self.target, self.log) if self._is_cut else None
+        if cut is not None:
+            self._write_mark(cut, now_ms)
+            self._ready_offset = self.log.log_end_offset
         offset = max(self._mark.target_offset, self.target.log_start_offset)
         found = find_releases(self.target, offset)
         if found is not None:
-            first, last = found
+            first, last, _ = found
             point = find_release_point(self.log, last)
             self._mark = self._mark._replace(released=point)
             chunks = chunk_of(last)
@@ -287,13 +314,13 @@ class Schedule:
         """
         if self._loading is not None:
             return 0
-        if self.log.high_watermark < self._ready_offset:
+        if self._releasable_end < self._ready_offset:
             return None
         entry = self._queue.peek()
         if entry is None:
             return None
         due_ms, offset, *_ = ENTRY.unpack(entry)
-        if offset >= self.log.high_watermark:
+        if offset >= self._releasable_end:
             return None
         return max(int(due_ms), self._released_ms + RELEASE_PAUSE_MS)
 
@@ -430,8 +457,8 @@ class Schedule:
         return min(config.max_message_bytes, config.segment_bytes)
 
     def _take_due(self, now_ms: int) -> list[bytes]:
-        high_watermark = self.log.high_watermark
-        if high_watermark < self._ready_offset:
+        releasable_end = self._releasable_end
+        if releasable_end < self._ready_offset:
             return []
         limit = min(RELEASE_BYTES, self._largest_release - HEADER_SIZE)
         entries: list[bytes] = []
@@ -439,10 +466,15 @@ class Schedule:
         while len(entries) < RELEASE_RECORDS and (entry := self._queue.peek()) is not None:
             due_ms, offset, _, record_size, _ = ENTRY.unpack(entry)
             size += record_size + 16  # the largest size of its new head
-            if due_ms > now_ms or offset >= high_watermark or (entries and size > limit):
+            if due_ms > now_ms or offset >= releasable_end or (entries and size > limit):
                 break
             entries.append(self._queue.pop())
         return entries
+
+    @property
+    def _releasable_end(self) -> int:
+        """The offset below which records may be released: they are committed, so every next leader has them."""
+        return self.log.high_watermark
 
     def _read(self, entries: list[bytes]) -> Iterator[Waiting]:
         segments, segment = self.log.segments, self.log.segments.active

@@ -51,6 +51,7 @@ __all__ = [
 ]
 
 _pack_16s = Struct(">16s").pack
+_pack_o = Struct(">?").pack
 _pack_h = Struct(">h").pack
 _pack_i = Struct(">i").pack
 _pack_ihi = Struct(">ihi").pack
@@ -74,6 +75,7 @@ _pack_qq = Struct(">qq").pack
 _pack_qqx = Struct(">qqx").pack
 _unpack_16s = Struct(">16s").unpack_from
 _unpack_16sB = Struct(">16sB").unpack_from
+_unpack_o = Struct(">?").unpack_from
 _unpack_h = Struct(">h").unpack_from
 _unpack_i = Struct(">i").unpack_from
 _unpack_iB = Struct(">iB").unpack_from
@@ -840,6 +842,7 @@ class PartitionData(Structure):
         "aborted_transactions",
         "preferred_read_replica",
         "records",
+        "headrace_schedule",
     )
 
     partition_index: int
@@ -853,6 +856,7 @@ class PartitionData(Structure):
     aborted_transactions: list[AbortedTransaction] | None
     preferred_read_replica: int
     records: Payload | None
+    headrace_schedule: bool
 
     def __init__(
         self,
@@ -868,6 +872,7 @@ class PartitionData(Structure):
         aborted_transactions: list[AbortedTransaction] | None = UNSET,
         preferred_read_replica: int = -1,
         records: Payload | None = None,
+        headrace_schedule: bool = False,
     ) -> None:
         self.partition_index = partition_index
         self.error_code = error_code
@@ -880,6 +885,7 @@ class PartitionData(Structure):
         self.aborted_transactions = [] if aborted_transactions is UNSET else aborted_transactions
         self.preferred_read_replica = preferred_read_replica
         self.records = records
+        self.headrace_schedule = headrace_schedule
 
 
 class FetchableTopicResponse(Structure):
@@ -1024,6 +1030,8 @@ class FetchResponse(Message):
                     tags += 1
                 if partition_data.snapshot_id is not None:
                     tags += 1
+                if partition_data.headrace_schedule:
+                    tags += 1
                 out.append(tags)
                 if tags:
                     if partition_data.diverging_epoch is not None:
@@ -1044,6 +1052,10 @@ class FetchResponse(Message):
                         snapshot_id = partition_data.snapshot_id
                         tagged_3 += _pack_qix(snapshot_id.end_offset, snapshot_id.epoch)
                         write_tag(out, 2, tagged_3)
+                    if partition_data.headrace_schedule:
+                        tagged_4 = bytearray()
+                        tagged_4 += _pack_o(partition_data.headrace_schedule)
+                        write_tag(out, 26738, tagged_4)
             out.append(0)
         tags = 0
         if version >= 16 and self.node_endpoints:
@@ -1051,35 +1063,35 @@ class FetchResponse(Message):
         out.append(tags)
         if tags:
             if version >= 16 and self.node_endpoints:
-                tagged_4 = bytearray()
+                tagged_5 = bytearray()
                 n = len(self.node_endpoints) + 1
                 if n < 128:
-                    tagged_4.append(n)
+                    tagged_5.append(n)
                 else:
-                    write_varint(tagged_4, n)
+                    write_varint(tagged_5, n)
                 for node_endpoint in self.node_endpoints:
                     host_bytes = node_endpoint.host.encode()
-                    tagged_4 += _pack_i(node_endpoint.node_id)
+                    tagged_5 += _pack_i(node_endpoint.node_id)
                     n = len(host_bytes) + 1
                     if n < 128:
-                        tagged_4.append(n)
+                        tagged_5.append(n)
                     else:
-                        write_varint(tagged_4, n)
-                    tagged_4 += host_bytes
-                    tagged_4 += _pack_i(node_endpoint.port)
+                        write_varint(tagged_5, n)
+                    tagged_5 += host_bytes
+                    tagged_5 += _pack_i(node_endpoint.port)
                     rack = node_endpoint.rack
                     if rack is not None:
                         rack_bytes = rack.encode()
                         n = len(rack_bytes) + 1
                         if n < 128:
-                            tagged_4.append(n)
+                            tagged_5.append(n)
                         else:
-                            write_varint(tagged_4, n)
-                        tagged_4 += rack_bytes
+                            write_varint(tagged_5, n)
+                        tagged_5 += rack_bytes
                     else:
-                        tagged_4.append(0)
-                    tagged_4.append(0)
-                write_tag(out, 0, tagged_4)
+                        tagged_5.append(0)
+                    tagged_5.append(0)
+                write_tag(out, 0, tagged_5)
         return out
 
     def _encode_plain(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
@@ -1228,6 +1240,7 @@ class FetchResponse(Message):
                 partition_data.diverging_epoch = None
                 partition_data.current_leader = None
                 partition_data.snapshot_id = None
+                partition_data.headrace_schedule = False
                 if n:
                     n, position, left = count_tags(view, position, n, left)
                     for _ in range(n):
@@ -1265,6 +1278,9 @@ class FetchResponse(Message):
                             if n:
                                 position, left = skip_tags(view, position, n, left)
                             partition_data.snapshot_id = snapshot_id
+                        elif tag == 26738:
+                            (partition_data.headrace_schedule,) = _unpack_o(view, position)
+                            position += 1
                         else:
                             position = tag_end
                         check_tag(position, tag_end, tag)
@@ -1366,6 +1382,7 @@ class FetchResponse(Message):
                 partition_data.diverging_epoch = None
                 partition_data.current_leader = None
                 partition_data.snapshot_id = None
+                partition_data.headrace_schedule = False
                 if version >= 5:
                     (
                         partition_data.partition_index,
