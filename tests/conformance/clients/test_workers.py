@@ -9,8 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-import pytest
-
 import headrace
 from headrace import App, Retry
 from tests.fixtures.targets import Target
@@ -74,8 +72,6 @@ def test_order_results_retries_and_dead_letters(target: Target) -> None:
 def test_a_failing_record_passes_through_retry_topics_and_becomes_a_dead_letter(
     target: Target,
 ) -> None:
-    if len(target.broker_ids) > 1:
-        pytest.skip("a record with a delivery time needs a topic with one replica")
     create(target, "payments")
     app = App(group="payments", **target.client_properties)
     attempts: list[tuple[str, int, int]] = []

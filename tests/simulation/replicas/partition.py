@@ -24,6 +24,7 @@ class SimPartition:
 
     __slots__ = (
         "acks",
+        "companion",
         "following",
         "isr",
         "key",
@@ -33,6 +34,7 @@ class SimPartition:
         "min_insync_replicas",
         "newest",
         "role",
+        "schedules",
         "syncs_first",
         "topic_partition",
         "waiting",
@@ -50,6 +52,8 @@ class SimPartition:
         self.min_insync_replicas = settings.min_insync_replicas
         self.syncs_first = settings.syncs_first
         self.isr: Isr | None = None
+        self.companion: SimPartition | None = None
+        self.schedules: SimPartition | None = None
         self.acks: AckQueues[Waiting] | None = None
         self.waiting: list[Waiting] = []
         """The requests with `acks=all` that wait for the high watermark."""
