@@ -64,15 +64,22 @@ def test_the_live_brokers_have_the_addresses_of_the_clients_listener(harness):
 
 
 def test_a_registered_broker_that_is_not_live_is_fenced_and_shown_on_request(harness):
-    for broker_id in (3, 7):
-        key = f"{REGISTRATIONS}{broker_id}"
-        commit(harness.metadata, [], [Put(key, encode(RegistrationRecord(1)))])
+    registrations = {
+        3: RegistrationRecord(1),
+        7: RegistrationRecord(1, "", {"PLAINTEXT": ("broker-7", 9007)}, "b"),
+        8: RegistrationRecord(1, "", {"INTERNAL": ("broker-8", 9008)}, "c"),
+        9: RegistrationRecord(1),
+    }
+    for broker_id, record in registrations.items():
+        commit(harness.metadata, [], [Put(f"{REGISTRATIONS}{broker_id}", encode(record))])
     harness.broker.tick(harness.now_ms)
     described = harness.call(DescribeClusterRequest(include_fenced_brokers=True), 2)
-    assert [(b.broker_id, b.host, b.port, b.is_fenced) for b in described.brokers] == [
-        (1, "127.0.0.1", 9092, False),
-        (2, "broker-2", 9002, False),
-        (7, "", -1, True),
+    assert [(b.broker_id, b.host, b.port, b.rack, b.is_fenced) for b in described.brokers] == [
+        (1, "127.0.0.1", 9092, "a", False),
+        (2, "broker-2", 9002, "b", False),
+        (7, "broker-7", 9007, "b", True),
+        (8, "", -1, "c", True),
+        (9, "", -1, None, True),
     ]
     described = harness.call(DescribeClusterRequest(), 2)
     assert [b.broker_id for b in described.brokers] == [1, 2]

@@ -248,7 +248,9 @@ class Member:
         return check_of(self._registration_key, entry), put, broker_epoch
 
     def _registration_put(self, broker_epoch: int, incarnation: str) -> Put:
-        return Put(self._registration_key, encode(RegistrationRecord(broker_epoch, incarnation)))
+        live = self._live
+        record = RegistrationRecord(broker_epoch, incarnation, live.endpoints, live.rack)
+        return Put(self._registration_key, encode(record))
 
     def _entering(self) -> Change:
         """Return the change that writes the live entry of the present registration, and the incarnation to it."""

@@ -1,8 +1,8 @@
 """DescribeCluster (API key 60), versions 0-2.
 
 Behaviour: The response has the brokers, addresses and controller that Metadata returns. A broker that has registered
-and is not live is fenced. Fenced brokers are in the response if the request asks for them, with the host "" and the
-port -1, because the cluster keeps the addresses of live brokers only.
+and is not live is fenced. Fenced brokers are in the response if the request wants them, with the address and the rack
+of their last registration. The address is the host "" and the port -1 if the broker had not the listener of the client.
 Authorized operations, if requested, are the operations of the client. They are empty if the client may not describe the
 cluster.
 Not implemented: Controller endpoints.
@@ -18,6 +18,7 @@ from headrace.broker.access.authorized_operations import NOT_ASKED, cluster_oper
 from headrace.broker.cluster_views import brokers_for, controller_for
 from headrace.broker.context import RequestContext
 from headrace.broker.services import Services
+from headrace.core.cluster.records import REGISTRATIONS, RegistrationRecord, decode
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.describe_cluster import (
@@ -52,7 +53,7 @@ def handle(
             endpoint_type=BROKERS,
         )
     brokers = brokers_for(services, context)
-    fenced = _fenced_brokers(services) if request.include_fenced_brokers else ()
+    fenced = _fenced_brokers(services, context) if request.include_fenced_brokers else ()
     return DescribeClusterResponse(
         cluster_id=services.cluster_id,
         controller_id=controller_for(services, brokers),
@@ -73,9 +74,15 @@ def handle(
     )
 
 
-def _fenced_brokers(services: Services) -> Iterator[DescribeClusterBroker]:
+def _fenced_brokers(services: Services, context: RequestContext) -> Iterator[DescribeClusterBroker]:
     """Yield the brokers that have registered and are not live."""
+    image = services.metadata.image
     for broker_id in sorted(services.topics.states.broker_epochs.keys() - services.membership.live):
+        entry = image.get(f"{REGISTRATIONS}{broker_id}")
+        if entry is None:
+            continue
+        last = decode(entry, RegistrationRecord)
+        host, port = last.endpoints.get(context.session.listener, ("", NO_PORT))
         yield DescribeClusterBroker(
-            broker_id=broker_id, host="", port=NO_PORT, rack=None, is_fenced=True
+            broker_id=broker_id, host=host, port=port, rack=last.rack, is_fenced=True
         )

@@ -1,7 +1,7 @@
 """UnregisterBroker (API key 64), versions 0-0.
 
-Behaviour: There is one broker, and it cannot be unregistered, because no broker would serve its partitions. Its id is
-INVALID_REQUEST. Any other id is BROKER_ID_NOT_REGISTERED.
+Behaviour: A registered broker stays registered, whether it is live or not, because the leader epochs of its partitions
+follow from its registration. Its id is INVALID_REQUEST. Any other id is BROKER_ID_NOT_REGISTERED.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ def handle(
     """Refuse to unregister any broker."""
     code, message = ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ""
     if services.permissions.allows(context, Operation.ALTER, ResourceType.CLUSTER):
-        if request.broker_id == services.settings.config.broker_id:
-            code, message = ErrorCode.INVALID_REQUEST, "this is the only broker: stop it instead"
+        if request.broker_id in services.topics.states.broker_epochs:
+            code = ErrorCode.INVALID_REQUEST
+            message = f"broker {request.broker_id} stays registered: stop it instead"
         else:
             code = ErrorCode.BROKER_ID_NOT_REGISTERED
             message = f"there is no broker {request.broker_id}"

@@ -57,7 +57,7 @@ LOG_DIRECTORIES: Final = "brokers/directories/"
 FORMAT: Final = 1
 TOPIC_FORMAT: Final = 3
 TOMBSTONE_FORMAT: Final = 2
-REGISTRATION_FORMAT: Final = 2
+REGISTRATION_FORMAT: Final = 3
 STATE_FORMAT: Final = 3
 NO_LEADER: Final = -1
 """The leader in the state of a partition that no broker leads."""
@@ -148,12 +148,17 @@ class RegistrationRecord(Record, frozen=True):
         broker_epoch: A number that every registration of the broker increments.
         incarnation: The id of the broker's first log directory. "" if it is not known: in entries of format 1, and for
             a broker without a cluster.
+        endpoints: Host and port of each listener, by the name of the listener: where the broker is when it runs. Empty
+            in entries of formats 1 and 2, and for a broker without a cluster.
+        rack: The rack of the broker; None if it has none, and where there are no endpoints.
     """
 
     FORMATS: ClassVar[range] = range(FORMAT, REGISTRATION_FORMAT + 1)
 
     broker_epoch: int
     incarnation: str = ""
+    endpoints: dict[str, tuple[str, int]] = {}
+    rack: str | None = None
     format: int = REGISTRATION_FORMAT
 
 

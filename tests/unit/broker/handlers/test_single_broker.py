@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from headrace.core.cluster.records import REGISTRATIONS, RegistrationRecord, encode
 from headrace.errors import ErrorCode
+from headrace.ports import Put
 from headrace.protocol.messages.alter_configs import (
     AlterableConfig,
     AlterConfigsRequest,
@@ -29,6 +31,7 @@ from headrace.protocol.messages.elect_leaders import ElectLeadersRequest, TopicP
 from headrace.protocol.messages.unregister_broker import UnregisterBrokerRequest
 from headrace.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from tests.fixtures.broker_harness import BrokerHarness, batch, produce_request
+from tests.fixtures.metadata_stores import commit
 from tests.unit.broker.log_dirs.test_log_dirs import Disk
 
 BROKER = 4
@@ -125,10 +128,14 @@ def test_the_quorum_is_this_broker() -> None:
     assert epochs[0] < epochs[1]
 
 
-def test_the_only_broker_cannot_be_unregistered() -> None:
+def test_no_registered_broker_can_be_unregistered() -> None:
     harness = BrokerHarness(broker_id=7)
+    put = Put(f"{REGISTRATIONS}3", encode(RegistrationRecord(1)))
+    commit(harness.metadata, [], [put])
+    harness.broker.tick(harness.now_ms)
     for broker_id, code in (
         (7, ErrorCode.INVALID_REQUEST),
+        (3, ErrorCode.INVALID_REQUEST),
         (1, ErrorCode.BROKER_ID_NOT_REGISTERED),
     ):
         assert harness.call(UnregisterBrokerRequest(broker_id=broker_id), 0).error_code == code

@@ -68,6 +68,12 @@ def store_with(entries: dict[str, str]) -> KilledStore:
     return store
 
 
+def registration(broker_epoch: int) -> dict[str, Any]:
+    """Return the entry of a broker that is not in a cluster."""
+    nowhere: dict[str, Any] = {"incarnation": "", "endpoints": {}, "rack": None}
+    return {"broker_epoch": broker_epoch, **nowhere, "format": 3}
+
+
 def old_topic(number: int, partitions: int, directories: list[str] | None = None) -> str:
     record: dict[str, Any] = {
         "topic_id": f"{number + 256:032x}",
@@ -122,7 +128,7 @@ def test_topics_directories_and_the_leader_epoch_are_carried_over() -> None:
         "topics/two-directories": topic_format_3(two, 5),
         f"brokers/placement/1/{late}": {"directories": {first: [0]}, "format": 1},
         f"brokers/placement/1/{two}": {"directories": {second: [0, 1, 2, 3, 4]}, "format": 1},
-        "brokers/registration/1": {"broker_epoch": 4, "incarnation": "", "format": 2},
+        "brokers/registration/1": registration(4),
     }
 
 
@@ -223,8 +229,7 @@ def test_an_unreadable_topic_is_refused_and_stays_as_it_is(value: str) -> None:
 def test_a_broker_epoch_that_exists_already_does_not_fall() -> None:
     store = store_with(EPOCH | {"brokers/registration/1": '{"broker_epoch":9,"format":1}'})
     migrate(store)
-    expected = {"broker_epoch": 9, "incarnation": "", "format": 2}
-    assert contents(store) == {"brokers/registration/1": expected}
+    assert contents(store) == {"brokers/registration/1": registration(9)}
 
 
 def in_old_formats(entries: dict[str, Any]) -> dict[str, str]:

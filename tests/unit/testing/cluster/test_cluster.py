@@ -17,6 +17,8 @@ import pytest
 
 import headrace
 from headrace.errors import ClosedError, ConfigError, ErrorCode
+from headrace.protocol.codec import Message
+from headrace.protocol.messages.describe_cluster import DescribeClusterRequest
 from headrace.protocol.messages.metadata import MetadataRequest
 from headrace.server.log import TextFormatter
 from headrace.testing.cluster.cluster import Cluster
@@ -35,14 +37,22 @@ def known(cluster: Cluster, broker: int) -> list[int]:
     return sorted(node.run(lambda service: list(service.broker.services.membership.live)))
 
 
-def ask(cluster: Cluster, source: int, target: int, wait_ms: int = 5_000) -> Any:
+def ask(
+    cluster: Cluster,
+    source: int,
+    target: int,
+    request: Message | None = None,
+    wait_ms: int = 5_000,
+) -> Any:
     """Send a request from one broker to another, and return the response or the error."""
     answers: list[Any] = []
 
     def send(service: Any) -> None:
         deadline_ms = service.hub.now_ms + wait_ms
         peers = service.broker.services.transactions.remote._peers
-        peers.send(target, MetadataRequest(topics=[]), deadline_ms).on_done(answers.append)
+        peers.send(target, request or MetadataRequest(topics=[]), deadline_ms).on_done(
+            answers.append
+        )
 
     cluster._nodes[source].run(send)
     cluster.wait_until(lambda: answers)
@@ -93,6 +103,21 @@ def test_a_killed_broker_is_gone_until_it_is_started_again(cluster: Cluster) -> 
     cluster.wait_until(lambda: known(cluster, others[0]) == [1, 2, 3])
     with headrace.Producer(address) as producer:
         assert producer.send("t", b"b").result().offset == 1, "the files survive the process"
+
+
+def test_a_killed_broker_is_fenced_with_its_address_and_its_rack() -> None:
+    with Cluster(3, racks=["a", "b", "c"]) as cluster:
+        host, _, port = cluster.address(3).rpartition(":")
+        cluster.kill(3)
+        cluster.wait_until(lambda: known(cluster, 1) == [1, 2])
+        described = ask(cluster, 1, 2, DescribeClusterRequest(include_fenced_brokers=True))
+    assert [(each.broker_id, each.is_fenced) for each in described.brokers] == [
+        (1, False),
+        (2, False),
+        (3, True),
+    ]
+    fenced = described.brokers[2]
+    assert (fenced.host, fenced.port, fenced.rack) == (host, int(port), "c")
 
 
 def test_the_session_of_a_paused_broker_expires() -> None:
