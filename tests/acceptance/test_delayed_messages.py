@@ -5,17 +5,11 @@ from __future__ import annotations
 import time
 
 from headrace import TopicPartition
-from tests.acceptance.place import Place, read_all
-
-
-def delayed(place: Place, name: str) -> str:
-    """Create a topic with one replica: a schedule has no other replica."""
-    configs = {"headrace.delay.enable": "true"}
-    return place.topic(name, replication_factor=1, configs=configs)
+from tests.acceptance.place import read_all
 
 
 def test_c11_a_scheduled_record_is_delivered_when_it_is_due(headrace_place, name) -> None:
-    topic = delayed(headrace_place, name)
+    topic = headrace_place.topic(name, configs={"headrace.delay.enable": "true"})
     producer = headrace_place.producer()
     start_ms = time.time_ns() // 1_000_000
     producer.send(topic, b"3", delay_ms=900)
@@ -34,7 +28,7 @@ def test_c11_a_scheduled_record_is_delivered_when_it_is_due(headrace_place, name
 
 
 def test_c11_scheduled_records_do_not_delay_other_records(headrace_place, name) -> None:
-    topic = delayed(headrace_place, name)
+    topic = headrace_place.topic(name, configs={"headrace.delay.enable": "true"})
     producer = headrace_place.producer()
     for number in range(40):  # a consumer passes over forty places without a record
         producer.send(topic, b"never", delay_ms=3_600_000)
