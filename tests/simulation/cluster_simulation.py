@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import traceback
-from collections import Counter, deque
+from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -34,25 +35,11 @@ from headrace.records.batch import iterate_headers
 from headrace.records.reader import read_records
 from headrace.types import TopicPartition
 from tests.simulation.checker import Checker, Mirror
-from tests.simulation.knobs import (
-    LONG_PAUSES_MS,
-    PAUSES_MS,
-    REPLACEMENT_DELAYS_MS,
-    STALLS_MS,
-    Knobs,
-)
+from tests.simulation.knobs import Knobs
 from tests.simulation.machine import Machine, ViolationError
-from tests.simulation.network import Frame, Network, NetworkConditions, Process, Wire
-from tests.simulation.programs import GROUP, Careless, Member, Plain, Reader
-
-REPEATED = (
-    ApiKey.PRODUCE,
-    ApiKey.END_TXN,
-    ApiKey.TXN_OFFSET_COMMIT,
-    ApiKey.ADD_PARTITIONS_TO_TXN,
-    ApiKey.ADD_OFFSETS_TO_TXN,
-)
-"""The requests that the fault "repeat" sends again."""
+from tests.simulation.network import Frame, Network, NetworkConditions
+from tests.simulation.processes import REPEATED, Processes
+from tests.simulation.programs import GROUP
 
 
 class ClusterSimulation:
@@ -74,8 +61,6 @@ class ClusterSimulation:
         self._chance = random.Random(f"nemesis {seed}")
         self._failure_after: tuple[int, bool] | None = None
         """The API key of the response after which the broker fails, and whether the power fails too; None for none."""
-        self._heard: deque[Frame] = deque(maxlen=60)
-        self._replayer = Wire(self.network, None, None)
         self.checker = Checker(GROUP, lambda: self.machine.now_ms)
         self._create_topics()
         self.machine.after_step = self.checker.at_rest
@@ -84,16 +69,17 @@ class ClusterSimulation:
         self.network.on_request = self._hear
         self.network.on_decided = self.checker.decided
         self.network.on_response = self._answered
-        self._lives: Counter[str] = Counter()
-        self.members = [self._member(number) for number in range(knobs.members)]
-        self.plain = [Plain(self.network, "p1", knobs, self.checker, f"{seed} p1")]
-        self.readers = [
-            Reader(self.network, "rc", knobs, self.checker, committed=True),
-            Reader(self.network, "ru", knobs, self.checker, committed=False),
-        ]
-        self._careless = Careless(self.network, knobs, self.checker) if knobs.careless else None
-        self.zombies: list[Process] = []
-        """Members that were replaced while they were paused, and continue."""
+        self.processes = Processes(self.network, knobs, self.checker, self._chance, self.counts)
+        self._faults: dict[str, Callable[[], None]] = {
+            "power": partial(self._fall, cut_power=True),
+            "kill": partial(self._fall, cut_power=False),
+            "cut": self.processes.cut,
+            "stall": self.processes.stall,
+            "pause": self.processes.pause,
+            "die": self.processes.die,
+            "repeat": self.processes.repeat,
+            "marker": self._marker,
+        }
 
     def run(self) -> None:
         """Run all events, then check.
@@ -122,14 +108,8 @@ class ClusterSimulation:
             self.machine.schedule.at(when_ms, partial(self._happen, fault, rate, end_ms))
 
     def _happen(self, fault: str, rate: float, end_ms: int) -> None:
-        getattr(self, f"_{fault}")()
+        self._faults[fault]()
         self._plan(fault, rate, end_ms)
-
-    def _power(self) -> None:
-        self._fall(cut_power=True)
-
-    def _kill(self) -> None:
-        self._fall(cut_power=False)
 
     def _fall(self, *, cut_power: bool) -> None:
         if self.machine.broker is None:
@@ -158,76 +138,6 @@ class ClusterSimulation:
         delay_ms = self._chance.choice([0, 1, 5, 20])
         self.machine.schedule.at(self.machine.now_ms + delay_ms, spring)
 
-    def _cut(self) -> None:
-        if wire := self._any_wire():
-            self.counts["cuts"] += 1
-            wire.break_off()
-
-    def _stall(self) -> None:
-        if wire := self._any_wire():
-            self.counts["stalls"] += 1
-            pause_ms = self._chance.choice(STALLS_MS)
-            wire.stalled_until_ms = self.machine.now_ms + pause_ms
-
-    def _any_wire(self) -> Wire | None:
-        wires = [wire for wire in self.network.wires if wire.client is not None]
-        return self._chance.choice(wires) if wires else None
-
-    def _pause(self) -> None:
-        process = self._chance.choice([*self.members, *self.plain, *self.readers])
-        if not process.dead:
-            self.counts["pauses"] += 1
-            process.pause(self._chance.choice(PAUSES_MS))
-
-    def _die(self) -> None:
-        """Kill a member, and start another member with its transactional id, now or later."""
-        number = self._chance.randrange(len(self.members))
-        member = self.members[number]
-        if member.dead:
-            return
-        self.counts["deaths"] += 1
-        if self._chance.random() < 0.3:
-            member.pause(self._chance.choice(LONG_PAUSES_MS))  # the member continues as a zombie
-        else:
-            member.kill()
-        delay_ms = self._chance.choice(REPLACEMENT_DELAYS_MS)
-        self.machine.schedule.at(
-            self.machine.now_ms + delay_ms, partial(self._succeed, number, member)
-        )
-
-    def _succeed(self, number: int, before: Process) -> None:
-        if self.members[number] is not before:
-            return
-        if not before.dead:
-            self.zombies.append(before)
-        self.members[number] = self._member(number)
-
-    def _member(self, number: int) -> Member:
-        name = f"m{number}"
-        self._lives[name] += 1
-        member = Member(self.network, name, self.knobs, self.checker, self._lives[name])
-        member.on_done = partial(self._member_ended, number, member)
-        return member
-
-    def _member_ended(self, number: int, member: Member) -> None:
-        """Start a fenced member again, unless it has been replaced."""
-        member.kill()
-        delay_ms = self._chance.choice([1, 50])
-        self.machine.schedule.at(
-            self.machine.now_ms + delay_ms, partial(self._succeed, number, member)
-        )
-
-    def _repeat(self) -> None:
-        """Send an earlier request of a client once more, on a connection of its own."""
-        frames = [frame for frame in self._heard if self._may_be_repeated(frame)]
-        if not frames:
-            return
-        self.counts["repeats"] += 1
-        wire = Wire(self.network, None, None)
-        wire.connect()
-        for frame in self._chance.sample(frames, min(len(frames), self._chance.randint(1, 2))):
-            wire.send(Frame(None, frame.content), self._chance.choice([1, 20, 200]))
-
     def _marker(self) -> None:
         """Write a marker with an earlier epoch than that of the open transaction."""
         found = [
@@ -250,17 +160,10 @@ class ClusterSimulation:
         request = WriteTxnMarkersRequest(markers=[marker])
         self.machine.step(lambda: self._ask(request))
 
-    def _may_be_repeated(self, frame: Frame) -> bool:
-        client = frame.client
-        assert client is not None
-        # Transaction version 1 does not distinguish transactions of one epoch.
-        return client.speaks_v2 or frame.api_key == ApiKey.PRODUCE
-
     def _hear(self, frame: Frame, request: Message) -> None:
         if self.machine.tracing:
             self.machine.trace(f"{_who(frame)}> {_described(request)}")
-        if frame.client is not None and frame.api_key in REPEATED:
-            self._heard.append(frame)
+        self.processes.hear(frame)
         self.checker.asked(frame, request)
 
     def _answered(self, frame: Frame, request: Message, response: Message) -> None:
@@ -281,7 +184,7 @@ class ClusterSimulation:
         self._failure_after = None
         machine.calm()
         knobs.calm = True
-        for process in self.plain:
+        for process in self.processes.plain:
             process.stopping = True
         end_ms = machine.now_ms + knobs.settling_ms
         while machine.now_ms < end_ms:
@@ -297,7 +200,7 @@ class ClusterSimulation:
         """Return what is not settled yet; "" if everything is."""
         if self.machine.broker is None:
             return "the broker is down"
-        if not all(process.done for process in self.plain):
+        if not all(process.done for process in self.processes.plain):
             return "producers are at work"
         return self._undecided() or self._unread()
 
@@ -316,7 +219,7 @@ class ClusterSimulation:
             end = self.checker.mirrors[name].end
             if final.get(name, 0) != end:
                 return f"{name}: {final.get(name)} of {end} is committed"
-        for reader in self.readers:
+        for reader in self.processes.readers:
             for name in reader.names:
                 count = len(self.checker.expected(name, committed=reader.committed))
                 if len(reader.got[name]) < count:
@@ -344,7 +247,7 @@ class ClusterSimulation:
         checker = self.checker
         checker.check_plain()
         checker.check_transactions(self._final())
-        for reader in self.readers:
+        for reader in self.processes.readers:
             for name in reader.names:
                 expected = checker.expected(name, committed=reader.committed)
                 if reader.got[name] != expected:
