@@ -37,7 +37,7 @@ from headrace.types import TopicPartition
 from tests.simulation.checker import Checker, Mirror
 from tests.simulation.knobs import Knobs
 from tests.simulation.machine import Machine, ViolationError
-from tests.simulation.network import Frame, Network, NetworkConditions
+from tests.simulation.network import ADDRESS, Frame, Network, NetworkConditions
 from tests.simulation.processes import REPEATED, Processes
 from tests.simulation.programs import GROUP
 
@@ -57,7 +57,8 @@ class ClusterSimulation:
             loads_in_steps=knobs.loads_in_steps,
         )
         self.machine.tracing = trace
-        self.network = Network(self.machine, random.Random(f"net {seed}"), knobs.conditions)
+        hosts = {ADDRESS: self.machine}
+        self.network = Network(self.machine, hosts, random.Random(f"net {seed}"), knobs.conditions)
         self._chance = random.Random(f"nemesis {seed}")
         self._failure_after: tuple[int, bool] | None = None
         """The API key of the response after which the broker fails, and whether the power fails too; None for none."""
@@ -65,7 +66,7 @@ class ClusterSimulation:
         self._create_topics()
         self.machine.after_step = self.checker.at_rest
         self.machine.after_start = self.checker.restarted
-        self.machine.after_fall = self.network.broker_fell
+        self.machine.after_fall = partial(self.network.broker_fell, self.machine)
         self.network.on_request = self._hear
         self.network.on_decided = self.checker.decided
         self.network.on_response = self._answered

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
+from headrace.broker.broker import Broker
 from headrace.broker.context import CloseConnection, RequestContext
 from headrace.broker.session import Session
 from headrace.clients.config import ClientConfig
@@ -28,7 +29,7 @@ from headrace.protocol.codec import Message
 from headrace.protocol.frame import RequestHeader, decode_request, encode_response
 from headrace.protocol.messages.api_versions import ApiVersionsResponse
 from headrace.types import FileRange, Payload
-from tests.simulation.machine import Machine, ViolationError
+from tests.simulation.machine import ViolationError
 
 ADDRESS = ("127.0.0.1", 9092)
 OLD_PROTOCOL: dict[int, int] = {
@@ -73,13 +74,51 @@ class Frame(NamedTuple):
         return int.from_bytes(self.content[:2], "big")
 
 
+class Clock(Protocol):
+    """The time of a run, and its events."""
+
+    tracing: bool
+
+    @property
+    def schedule(self) -> Events: ...
+
+    @property
+    def now_ms(self) -> int: ...
+
+    def trace(self, line: str) -> None: ...
+
+
+class Events(Protocol):
+    """The future events of a run."""
+
+    def at(self, when_ms: int, what: Callable[[], object], /) -> None: ...
+
+
+class Host(Protocol):
+    """A broker to which processes connect. `broker` is None while it is down; `life` counts its starts."""
+
+    @property
+    def broker(self) -> Broker | None: ...
+
+    @property
+    def life(self) -> int: ...
+
+    def step(self, what: Callable[[], object], /) -> None: ...
+
+
 class Network:
     """All connections of the simulation."""
 
     def __init__(
-        self, machine: Machine, chance: random.Random, conditions: NetworkConditions
+        self,
+        machine: Clock,
+        hosts: Mapping[tuple[str, int], Host],
+        chance: random.Random,
+        conditions: NetworkConditions,
     ) -> None:
         self.machine = machine
+        self.hosts = hosts
+        """The brokers by their addresses."""
         self.chance = chance
         self.conditions = conditions
         self.wires: dict[Wire, None] = {}
@@ -93,18 +132,27 @@ class Network:
     def delay(self) -> int:
         return self.conditions.delay(self.chance)
 
-    def broker_fell(self) -> None:
-        """End every connection. The clients notice the end now, or some time later."""
+    def broker_fell(self, host: Host) -> None:
+        """End every connection of a broker. The clients notice the end now, or some time later."""
         for wire in list(self.wires):
-            wire.break_off()
+            if wire.host is host:
+                wire.break_off()
 
 
 class Wire:
     """One connection, with the bytes in flight of both directions."""
 
-    def __init__(self, network: Network, client: Client | None, link: Link | None) -> None:
+    def __init__(
+        self,
+        network: Network,
+        client: Client | None,
+        link: Link | None,
+        address: tuple[str, int],
+    ) -> None:
         self._network = network
         self._machine = network.machine
+        self._address = address
+        self.host = network.hosts[address]
         self.client = client
         self.link = link
         self.client_is_there = True
@@ -134,12 +182,11 @@ class Wire:
         self._last_up_ms = machine.now_ms
 
     def _reached(self) -> None:
-        machine = self._machine
-        if machine.broker is None:
+        if self.host.broker is None:
             self._after(self._network.delay(), lambda: self._notify_lost("refused"))
             return
         self.broker_is_there = True
-        self._life = machine.life
+        self._life = self.host.life
         self._after(self._network.delay(), self._connected)
 
     def _connected(self) -> None:
@@ -164,14 +211,14 @@ class Wire:
             self._machine.schedule.at(self.stalled_until_ms, self._deliver_up)
             return
         while self._up and self._up[0][0] <= now_ms:
-            if self._session.busy and self._machine.life == self._life:
+            if self._session.busy and self.host.life == self._life:
                 return  # until the stall has ended
             frame = self._up.popleft()[1]
-            if not self.broker_is_there or self._machine.life != self._life:
+            if not self.broker_is_there or self.host.life != self._life:
                 continue
             if self._is_undefended(frame):
                 continue
-            self._machine.step(partial(self._handle, frame))
+            self.host.step(partial(self._handle, frame))
 
     def _is_undefended(self, frame: Frame) -> bool:
         """Return whether a late request would count for a later transaction in transaction version 1."""
@@ -181,7 +228,7 @@ class Wire:
 
     def _handle(self, frame: Frame) -> None:
         machine = self._machine
-        broker = machine.broker
+        broker = self.host.broker
         assert broker is not None
         buffer = bytearray(frame.content)
         header, request = decode_request(memoryview(buffer))
@@ -191,8 +238,8 @@ class Wire:
             now_ms=machine.now_ms,
             header=header,
             client_address="10.0.0.1:50000",
-            listener_host=ADDRESS[0],
-            listener_port=ADDRESS[1],
+            listener_host=self._address[0],
+            listener_port=self._address[1],
             session=self._session,
         )
         slot: list[Any] = [None]
@@ -219,7 +266,7 @@ class Wire:
     def _answered(
         self, slot: list[Any], header: RequestHeader, frame: Frame, request: Message, reply: Any
     ) -> None:
-        if self._machine.broker is None or self._machine.life != self._life:
+        if self.host.broker is None or self.host.life != self._life:
             return
         if isinstance(reply, CloseConnection):
             self.break_off()
@@ -254,7 +301,7 @@ class Wire:
     def break_off(self) -> None:
         """Break the connection. Responses in flight are lost; requests in flight may still arrive, late."""
         self.broken = True
-        if self._machine.broker is None:
+        if self.host.broker is None:
             self.broker_is_there = False
         self._down.clear()
         self._after(0, self._notice_end)
@@ -285,7 +332,7 @@ class Wire:
     def _notice_end(self) -> None:
         """End the broker's side, and cancel the pending responses, which no client will read."""
         self._noticed = True
-        if self._machine.broker is not None and self._machine.life == self._life:
+        if self.host.broker is not None and self.host.life == self._life:
             self._cancel_open()
 
     def _cancel_open(self) -> None:
@@ -377,7 +424,7 @@ class Client:
     # The pool's shell
 
     def open(self, link: Link) -> None:
-        link.socket = wire = Wire(self.network, self, link)
+        link.socket = wire = Wire(self.network, self, link, link.address)
         wire.connect()
 
     def flush(self, link: Link) -> None:

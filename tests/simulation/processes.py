@@ -136,7 +136,9 @@ class Processes:
         if not frames:
             return
         self.counts["repeats"] += 1
-        wire = Wire(self.network, None, None)
+        hosts = list(self.network.hosts)
+        address = self._chance.choice(hosts) if len(hosts) > 1 else hosts[0]
+        wire = Wire(self.network, None, None, address)
         wire.connect()
         for frame in self._chance.sample(frames, min(len(frames), self._chance.randint(1, 2))):
             wire.send(Frame(None, frame.content), self._chance.choice([1, 20, 200]))
