@@ -194,6 +194,11 @@ class Checker:
         for name, mirror in self.mirrors.items():
             mirror.look(_log(broker, name))
 
+    def look_again(self) -> None:
+        """Copy new batches in the middle of a step."""
+        assert self.broker is not None
+        self.look(self.broker)
+
     def at_rest(self, broker: Broker) -> None:
         """Check the broker after a step."""
         self.look(broker)
@@ -246,8 +251,7 @@ class Checker:
     def _fetched(self, request: FetchRequest, response: FetchResponse) -> None:
         if not any(part.records for topic in response.responses for part in topic.partitions):
             return
-        assert self.broker is not None
-        self.look(self.broker)
+        self.look_again()
         for topic in response.responses:
             for part in topic.partitions:
                 if not part.records:

@@ -148,4 +148,3 @@ class Processes:
         assert client is not None
         # Transaction version 1 does not distinguish transactions of one epoch.
         return client.speaks_v2 or frame.api_key == ApiKey.PRODUCE
-
