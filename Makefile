@@ -100,6 +100,7 @@ simulate:  ## ten thousand simulation runs of broker, network, disk and clients 
 	$(BIN)/python -m tests.simulation.groups --seeds $(or $(SEEDS),10000)
 	$(BIN)/python -m tests.simulation.log --seeds $(or $(SEEDS),10000)
 	$(BIN)/python -m tests.simulation.replicas --seeds $(or $(SEEDS),10000)
+	$(BIN)/python -m tests.simulation.brokers --seeds $(or $(SEEDS),10000)
 	$(BIN)/python -m tests.model
 	HEADRACE_GROUP_ROUNDS=$(or $(ROUNDS),1000) HEADRACE_WORKER_ROUNDS=$(or $(ROUNDS),1000) \
 		HEADRACE_SUBSCRIPTION_ROUNDS=$(or $(ROUNDS),1000) \

@@ -44,9 +44,10 @@ from headrace.records.batch import BatchHeader, iterate_headers
 from headrace.records.reader import read_records
 from headrace.types import FileRange, TopicPartition
 from tests.fixtures.history.checker import check
+from tests.simulation.clients import Client
 from tests.simulation.history import Recorder
 from tests.simulation.machine import ViolationError
-from tests.simulation.network import Client, Frame
+from tests.simulation.network import Frame
 from tests.simulation.owners import PartitionOwners
 
 READ_COMMITTED = 1

@@ -163,13 +163,13 @@ class ClusterSimulation:
 
     def _hear(self, frame: Frame, request: Message) -> None:
         if self.machine.tracing:
-            self.machine.trace(f"{_who(frame)}> {_described(request)}")
+            self.machine.trace(f"{sender_of(frame)}> {described(request)}")
         self.processes.hear(frame)
         self.checker.asked(frame, request)
 
     def _answered(self, frame: Frame, request: Message, response: Message) -> None:
         if self.machine.tracing:
-            self.machine.trace(f"{_who(frame)}< {response}")
+            self.machine.trace(f"{sender_of(frame)}< {response}")
         self.checker.answered(frame, request, response)
         if self._failure_after is not None and frame.api_key == self._failure_after[0]:
             self._fail_after_response(cut_power=self._failure_after[1])
@@ -314,11 +314,11 @@ def run_seed(seed: int) -> tuple[int, str, Counter[str]]:
     return seed, "", simulation.counts
 
 
-def _who(frame: Frame) -> str:
+def sender_of(frame: Frame) -> str:
     return "again " if frame.client is None else f"{frame.client.process.name} "
 
 
-def _described(request: Message) -> str:
+def described(request: Message) -> str:
     """Return a request as text for a trace, with the content of its batches."""
     if not isinstance(request, ProduceRequest):
         return repr(request)

@@ -103,6 +103,8 @@ class Knobs:
             )
         self.careless = chance.random() < 0.4
         """Whether there is a producer that does not wait for its batches."""
+        self.raw_producers = True
+        """Whether some producers send each request by themselves, to the only broker."""
         self._generations = chance.choice(["all old", "all new", "mixed"])
         self.loads_in_steps = random.Random(f"loading {seed}").random() < 0.5
         """Whether the broker handles requests while it loads the coordinators, as it does with large ones."""

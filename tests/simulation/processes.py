@@ -8,6 +8,7 @@ from functools import partial
 
 from headrace.protocol.api_keys import ApiKey
 from tests.simulation.checker import Checker
+from tests.simulation.clients import Process
 from tests.simulation.knobs import (
     LONG_PAUSES_MS,
     PAUSES_MS,
@@ -15,7 +16,7 @@ from tests.simulation.knobs import (
     STALLS_MS,
     Knobs,
 )
-from tests.simulation.network import Frame, Network, Process, Wire
+from tests.simulation.network import Frame, Network, Wire
 from tests.simulation.programs import Careless, Member, Plain, Reader
 
 REPEATED = (

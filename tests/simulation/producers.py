@@ -22,8 +22,8 @@ from headrace.errors import (
     TransportError,
 )
 from headrace.types import TopicPartition
+from tests.simulation.clients import Client, Process, Program
 from tests.simulation.knobs import CALL_LIMIT_MS
-from tests.simulation.network import Client, Process, Program
 from tests.simulation.raw import RawProducer
 
 LONG_MS = 1 << 40

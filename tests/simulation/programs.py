@@ -16,10 +16,11 @@ from headrace.errors import HeadraceError
 from headrace.types import TopicPartition
 from tests.fixtures.history.operations import FAIL, INFO, INVOKE, OK
 from tests.simulation.checker import Checker, Transaction
+from tests.simulation.clients import Client, Process, Program
 from tests.simulation.history import place, polled, sent
 from tests.simulation.knobs import CALL_LIMIT_MS, Knobs
 from tests.simulation.machine import ViolationError
-from tests.simulation.network import Client, Network, Process, Program
+from tests.simulation.network import Network
 from tests.simulation.producers import (
     LONG_MS,
     FailedError,
@@ -196,7 +197,7 @@ class Member(Process):
         )
         timeout_ms = chance.choice(knobs.transactions_ms)
         self._producer: Producer
-        if not speaks_v2 and chance.random() < 0.5:
+        if not speaks_v2 and chance.random() < 0.5 and knobs.raw_producers:
             self._producer = Raw(self, name, timeout_ms, knobs.client)
         else:
             self._producer = Ours(

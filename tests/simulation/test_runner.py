@@ -91,7 +91,10 @@ def test_an_option_that_would_be_ignored_is_refused(arguments: list[str]) -> Non
     "module",
     [
         "tests.simulation",
-        *("tests.simulation." + each for each in ("leases", "groups", "log", "replicas")),
+        *(
+            "tests.simulation." + each
+            for each in ("leases", "groups", "log", "replicas", "brokers")
+        ),
     ],
 )
 def test_every_simulation_can_be_run_without_each_of_its_defences(module: str) -> None:

@@ -18,6 +18,7 @@ from tests.simulation.brokers.checker import ClusterChecker, CommittedMirror
 from tests.simulation.brokers.faults import BrokerFaults
 from tests.simulation.brokers.knobs import BROKERS, ClusterKnobs
 from tests.simulation.brokers.machines import Machines
+from tests.simulation.cluster_simulation import described, sender_of
 from tests.simulation.machine import ViolationError
 from tests.simulation.network import Frame, Network, NetworkConditions
 from tests.simulation.processes import Processes
@@ -95,13 +96,15 @@ class BrokersSimulation:
 
     def _hear(self, frame: Frame, request: Message) -> None:
         if self.machines.tracing:
-            self.machines.trace(f"{_who(frame)}> {request}")
+            self.machines.trace(
+                f"{sender_of(frame)}> {self.network.address[0]}: {described(request)}"
+            )
         self.processes.hear(frame)
         self.checker.asked(frame, request)
 
     def _answered(self, frame: Frame, request: Message, response: Message) -> None:
         if self.machines.tracing:
-            self.machines.trace(f"{_who(frame)}< {response}")
+            self.machines.trace(f"{sender_of(frame)}< {self.network.address[0]}: {response}")
         self.checker.answered(frame, request, response)
 
     # The end
@@ -193,7 +196,9 @@ class BrokersSimulation:
 
     def _create_topics(self) -> None:
         knobs = self.knobs
-        configs = {name.replace(".", "_"): value for name, value in knobs.topic.items()}
+        configs: dict[str, Any] = {
+            name.replace(".", "_"): value for name, value in knobs.topic.items()
+        }
         for name, count in {"in": knobs.inputs, "out": knobs.outputs}.items():
             self.cluster.create_topic(name, count, **configs)
             for number in range(count):
@@ -209,7 +214,3 @@ def run_seed(seed: int) -> tuple[int, str, Counter[str]]:
     except Exception as error:  # noqa: BLE001 - any error is a result of the run
         return seed, "".join(traceback.format_exception_only(error)).strip(), simulation.counts
     return seed, "", simulation.counts
-
-
-def _who(frame: Frame) -> str:
-    return "again " if frame.client is None else f"{frame.client.process.name} "

@@ -11,6 +11,7 @@ from headrace.metadata_stores.sessions import SimulatedMetadataStore
 from headrace.ports import Unavailable
 from tests.fixtures.cluster_broker import ClusterBroker
 from tests.fixtures.cluster_links import Fate
+from tests.fixtures.crash_files import PowerCut
 from tests.simulation.brokers.knobs import (
     BROKER_PAUSES_MS,
     DOWN_MS,
@@ -63,7 +64,6 @@ class BrokerFaults:
             "cut a link": self._cut_link,
             "lose messages": self._lose_messages,
             "cut the store": self._cut_store,
-            "expire a session": self._expire,
         }
 
     def fell(self, broker_id: int) -> None:
@@ -73,7 +73,7 @@ class BrokerFaults:
         self._later(down_ms, partial(self._start, broker_id))
 
     def calm(self) -> None:
-        """End all faults."""
+        """End the faults of links, disks and sessions."""
         self._cluster.heal()
         for broker in self._cluster.brokers.values():
             broker.sync_ms = 1
@@ -110,10 +110,15 @@ class BrokerFaults:
 
     def _stop(self) -> None:
         broker = self._any_running()
-        if broker is not None and not broker.is_paused and not broker.metadata.down:
-            self._counts["stops"] += 1
-            self._trace(f"broker {broker.broker_id}: stops")
+        if broker is None or broker.is_paused or broker.is_syncing or broker.metadata.down:
+            return
+        self._counts["stops"] += 1
+        self._trace(f"broker {broker.broker_id}: stops")
+        try:
             broker.broker.close(self._cluster.now_ms)
+        except PowerCut:
+            broker.kill(power=True)
+        else:
             broker.kill(ends_session=True)
 
     def _kill_all(self) -> None:
@@ -178,13 +183,6 @@ class BrokerFaults:
                 store.down = False
 
         self._later(self._chance.choice(OUTAGES_MS), heal)
-
-    def _expire(self) -> None:
-        broker = self._any_running()
-        if broker is not None:
-            self._counts["expired sessions"] += 1
-            self._trace(f"broker {broker.broker_id}: its session expires")
-            broker.metadata.lose_session()
 
     def _any_running(self) -> ClusterBroker | None:
         running = [broker for broker in self._cluster.brokers.values() if broker.is_running]

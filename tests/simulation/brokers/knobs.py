@@ -17,7 +17,6 @@ BROKER_FAULTS = {
     "cut a link": 0.3,
     "lose messages": 0.3,
     "cut the store": 0.15,
-    "expire a session": 0.1,
 }
 """The rate of each fault of brokers, per second of virtual time."""
 CLIENT_FAULTS = ("cut", "stall", "pause", "die", "repeat")
@@ -43,6 +42,7 @@ class ClusterKnobs(Knobs):
         self.store_ms = chance.choice([1, 5, 50])
         """The longest delay to the metadata store, in milliseconds."""
         self.duration_ms = 8_000
+        self.raw_producers = self.careless = False
         self.client["bootstrap_servers"] = ",".join(
             f"10.0.0.{broker_id}:9092" for broker_id in range(1, BROKERS + 1)
         )

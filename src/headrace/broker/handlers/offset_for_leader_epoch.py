@@ -1,9 +1,9 @@
 """OffsetForLeaderEpoch (API key 23), versions 2-4.
 
 Behaviour: A consumer uses this request to detect that the log was truncated (KIP-320). The response has the largest
-leader epoch up to the requested epoch, and the offset after the last record of that epoch. For consumers the end of the
-current epoch is the high watermark, for followers the log end offset. An epoch newer than the broker's epoch gets -1
-for both.
+leader epoch up to the requested epoch, and the offset after the last record of that epoch. The end of the current epoch
+is the log end offset, for consumers too: the high watermark of a new leader may be below what consumers have read from
+the leader before. An epoch newer than the broker's epoch gets -1 for both.
 Versions: v3 replica id; v4 flexible.
 """
 
@@ -39,7 +39,6 @@ def handle(
     may_replicate = services.permissions.allows(
         context, Operation.CLUSTER_ACTION, ResourceType.CLUSTER, quietly=True
     )
-    is_follower = may_replicate and request.replica_id >= 0
     topics = []
     for topic in request.topics:
         visible = may_replicate or services.permissions.allows(
@@ -48,7 +47,7 @@ def handle(
         partitions = []
         for wanted in topic.partitions:
             if visible:
-                found = _partition(services, topic.topic, wanted, is_follower=is_follower)
+                found = _partition(services, topic.topic, wanted)
             else:
                 found = _refused(wanted)
             partitions.append(found)
@@ -64,17 +63,11 @@ def _refused(wanted: OffsetForLeaderPartition) -> EpochEndOffset:
     )
 
 
-def _partition(
-    services: Services, topic: str, wanted: OffsetForLeaderPartition, *, is_follower: bool
-) -> EpochEndOffset:
+def _partition(services: Services, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
     try:
         partition = services.partitions.require(topic, wanted.partition)
         partition.check_leader_epoch(wanted.current_leader_epoch)
     except ApiError as error:
         return EpochEndOffset(partition=wanted.partition, error_code=error.code)
     epoch, end_offset = partition.log.end_offset_for_epoch(wanted.leader_epoch)
-    return EpochEndOffset(
-        partition=wanted.partition,
-        leader_epoch=epoch,
-        end_offset=end_offset if is_follower else min(end_offset, partition.high_watermark),
-    )
+    return EpochEndOffset(partition=wanted.partition, leader_epoch=epoch, end_offset=end_offset)

@@ -138,18 +138,11 @@ def end_of(harness, epoch, *, version=4, topic="t", partition=0, current=-1, rep
     return ErrorCode(answer.error_code), answer.leader_epoch, answer.end_offset
 
 
-@pytest.mark.parametrize("version", [2, 3, 4])
-def test_the_current_epoch_ends_at_the_high_watermark(harness, version):
-    assert end_of(harness, 0, version=version) == (ErrorCode.NONE, 0, 6)
+@pytest.mark.parametrize(("version", "replica_id"), [(2, -1), (3, -1), (4, -1), (4, 2), (4, -2)])
+def test_the_current_epoch_ends_at_the_log_end(harness, version, replica_id):
+    assert end_of(harness, 0, version=version, replica_id=replica_id) == (ErrorCode.NONE, 0, 6)
     harness.send(produce_request("t", 0, batch(b"not durable")))
-    assert end_of(harness, 0, version=version) == (ErrorCode.NONE, 0, 6)
-
-
-@pytest.mark.parametrize("version", [3, 4])
-def test_for_a_follower_the_current_epoch_ends_at_the_log_end(harness, version):
-    harness.send(produce_request("t", 0, batch(b"not durable")))
-    assert end_of(harness, 0, version=version, replica_id=2) == (ErrorCode.NONE, 0, 7)
-    assert end_of(harness, 0, version=version, replica_id=-2) == (ErrorCode.NONE, 0, 6)
+    assert end_of(harness, 0, version=version, replica_id=replica_id) == (ErrorCode.NONE, 0, 7)
 
 
 def test_earlier_epochs_end_where_the_next_one_began(harness):
