@@ -136,8 +136,8 @@ class Control:
         self._alarm = Alarm(self._look_at_all)
         self._looks_at_all = False
         """Whether all topics have to be looked at."""
-        self._keys: set[str] = set()
-        """The keys of changed states, to look at."""
+        self._keys: dict[str, None] = {}
+        """The keys of changed states, to look at in the order of the changes."""
         self._is_running = False
         """Whether `_run` is in progress."""
         self._failed = False
@@ -197,7 +197,7 @@ class Control:
 
     def _states_changed(self, keys: Iterable[str], _brokers: Iterable[int]) -> None:
         if self._was_controller:
-            self._keys.update(keys)
+            self._keys.update(dict.fromkeys(keys))
             self._wake()
 
     def _look_at_all(self) -> None:
@@ -224,7 +224,7 @@ class Control:
                 if not self._was_controller:
                     self._begin()
                 everything, self._looks_at_all = self._looks_at_all, False
-                keys, self._keys = self._keys, set()
+                keys, self._keys = self._keys, {}
                 yield from self._reconcile(keys, everything=everything)
         finally:
             self._is_running = False
