@@ -1,4 +1,4 @@
-"""docs/reports/hazards.toml and docs/reports/fault-classes.md name tests that exist."""
+"""The lists of hazards, of classes of faults and of invariants in docs/reports name tests that exist."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tools import generate_hazards
 
 ROOT = Path(__file__).resolve().parents[2]
 FAULT_CLASSES = (ROOT / "docs" / "reports" / "fault-classes.md").read_text()
+INVARIANTS = (ROOT / "docs" / "reports" / "invariants.md").read_text()
 HAZARDS = {
     hazard["id"]: hazard for section in generate_hazards.sections() for hazard in section["hazard"]
 }
@@ -126,3 +127,13 @@ def test_every_suite_of_a_fault_class_exists() -> None:
     named = set(re.findall(r"`(tests/[^`]+)`", FAULT_CLASSES))
     assert len(named) > 20
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+
+
+def test_every_checker_and_test_of_an_invariant_exists() -> None:
+    rows = re.findall(r"^\| (\d+) \|", INVARIANTS, re.MULTILINE)
+    assert [int(row) for row in rows] == list(range(1, 26))
+    named = set(re.findall(r"`(tests/[^`]+)`", INVARIANTS))
+    missing = (
+        name for name in named if not (exists(name) if "::" in name else (ROOT / name).exists())
+    )
+    assert sorted(missing) == []
