@@ -672,8 +672,8 @@ ADMIN: Final = (
     Difference(
         "UnregisterBroker",
         "unregisters any broker that is registered, running or not",
-        "INVALID_REQUEST for the only broker",
-        "No broker would be left to serve its partitions.",
+        "INVALID_REQUEST for any registered broker",
+        "The leader epochs of its partitions follow from its registration.",
         (),
     ),
     Difference(
