@@ -218,6 +218,8 @@ class Deliveries:
         Raises:
             ApiError: The batch is refused, and nothing was scheduled.
         """
+        if partition.refusal:
+            raise partition.refused()
         schedule = self._schedules.get(partition)
         divided = self._divide(partition, schedule, records, now_ms)
         if divided is None:

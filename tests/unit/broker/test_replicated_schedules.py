@@ -369,3 +369,11 @@ def test_a_mark_waits_until_its_release_is_committed(cluster) -> None:
     assert schedule_end(cluster, 1) == before
     cluster.heal()
     cluster.run_until(lambda: schedule_end(cluster, 1) > before)
+
+
+def test_a_follower_refuses_scheduled_records(cluster) -> None:
+    follower = cluster.brokers[2]
+    refused = follower.send(produce_request("t", 0, batch(b"a")))
+    assert code(answer(cluster, refused)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert cluster.replica(2, "t").companion is None
+    assert "schedule_not_served" not in follower.journal.events("error")
