@@ -20,14 +20,18 @@ QUICK_GROUPS = {
 """Settings of classic members in these tests."""
 
 
-@pytest.fixture(scope="module")
-def target(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Target]:
+@pytest.fixture(scope="session")
+def target_name(request: pytest.FixtureRequest) -> str:
     # The option is unknown when these tests are collected from a directory above.
     default = os.environ.get("CONFORMANCE_TARGET", "headrace")
-    name = request.config.getoption("--target", default=default)
-    server = make_target(name, tmp_path_factory.mktemp("target") / name, further=QUICK_GROUPS)
+    name: str = request.config.getoption("--target", default=default)
+    return name
+
+
+@pytest.fixture(scope="module")
+def target(target_name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    directory = tmp_path_factory.mktemp("target") / target_name
+    server = make_target(target_name, directory, further=QUICK_GROUPS)
     with running_target(server):
         yield server
 

@@ -157,7 +157,7 @@ def test_groups_tool_deletes_groups_and_offsets(
 
 
 def test_configs_tool_attaches_groups(client: JavaClient, target: Target) -> None:
-    if target.name != "headrace":
+    if target.name.startswith("kafka"):
         pytest.skip("only Headrace keeps what groups are attached to")
     group = ("--entity-type", "groups", "--entity-name", "attached")
     changes = "headrace.topics=[grow,configured],headrace.assignor=equal"
