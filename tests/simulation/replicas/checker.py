@@ -158,7 +158,7 @@ class Checker:
         if log is None:
             return  # an empty disk has replaced the leader's: the replica leaves before it leads
         self._unclean[key] = after.leader_epoch
-        committed = self.committed.get(key, [])
+        committed = self.committed.setdefault(key, [])
         kept = self._kept(key, log)
         self.counts["lost by elections"] += len(committed) - kept
         del committed[kept:]
@@ -255,6 +255,12 @@ class Checker:
         if known != process.number:
             raise ViolationError(f"two processes lead {_name(key)} in epoch {epoch}")
         self.counts["leaders"] += 1
+        unclean, ends = self._unclean.get(key, NO_EPOCH), self._ends.get(key, [])
+        if 0 <= unclean <= epoch and all(by < unclean for by, _ in ends):
+            # The replica may know that more was committed before its election.
+            committed, log = self.committed.setdefault(key, []), partition.log
+            if log.log_start_offset <= len(committed):
+                committed += log.slice(len(committed), log.high_watermark)
         if key in self.committed:
             # The process may be behind: a leader of a later epoch may have committed records already.
             earlier = [end for by, end in self._ends[key] if by < epoch]
@@ -310,6 +316,7 @@ class Checker:
             return
         if not all(disk.is_registered for disk in disks):
             return  # a replaced disk has lost what its replica has promised
+        disks += [former.disk for former in self._simulation.former]
         logs = [disk.logs.get(key) for disk in disks]
         having = [
             log

@@ -98,6 +98,7 @@ class ReplicaLog:
         self.high_watermark = max(
             self.log_start_offset, min(self.saved_high_watermark, self.log_end_offset)
         )
+        self.saved_high_watermark = self.high_watermark
 
 
 @dataclass
