@@ -134,10 +134,13 @@ class BrokersSimulation:
             return "producers are at work"
         if cluster.content.get(f"topics/{OFFSETS}") is None:
             return "there is no group"
+        return self._unread() or self._undecided() or self._behind()
+
+    def _behind(self) -> str:
         for topic in ("in", "out", OFFSETS):
-            if not cluster.is_in_sync(topic):
+            if not self.cluster.is_in_sync(topic):
                 return f"replicas of {topic} are not in sync"
-        return self._undecided() or self._unread()
+        return ""
 
     def _undecided(self) -> str:
         for name, mirror in self.checker.mirrors.items():

@@ -27,6 +27,8 @@ OUTAGES_MS = (50, 500, 4_000)
 """The durations of cuts between brokers, and from the store, in milliseconds."""
 SETTLING_MS = 30_000
 """The longest time in which replicas are in sync again after the faults, in milliseconds."""
+BACKLOG_MS = 60_000
+"""The longest time in which members copy the backlog, in milliseconds: a transaction of ten records takes up to 0.4 s."""
 
 
 class ClusterKnobs(Knobs):
@@ -64,7 +66,7 @@ class ClusterKnobs(Knobs):
     @property
     def settling_ms(self) -> int:
         """The longest time that a run needs to settle after the faults, in milliseconds."""
-        return super().settling_ms + SETTLING_MS
+        return super().settling_ms + SETTLING_MS + BACKLOG_MS
 
     @property
     def options(self) -> dict[str, Any]:
