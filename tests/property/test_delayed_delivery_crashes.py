@@ -404,7 +404,7 @@ def delete_what_is_not_marked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def forget_what_is_not_marked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Schedule, "_find_releases", lambda _: None)
+    monkeypatch.setattr(Schedule, "_find_releases", lambda *_: None)
 
 
 def schedule_every_retry(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ OUTAGES_MS = (50, 500, 4_000)
 SETTLING_MS = 30_000
 """The longest time in which replicas are in sync again after the faults, in milliseconds."""
 BACKLOG_MS = 60_000
-"""The longest time in which members copy the backlog, in milliseconds: a transaction of ten records takes up to 0.4 s."""
+"""The longest time in which members copy the backlog, in milliseconds: ten records take up to 0.4 s."""
 
 
 class ClusterKnobs(Knobs):
