@@ -96,11 +96,12 @@ class Log:
 
 @dataclass
 class Fault:
-    """A fault of one request of an API: `code` answers with an error."""
+    """A fault of one request of an API, with `code` as the error."""
 
     api: ApiKey
     kind: str
-    """drop: close the connection; drop_after: execute, then close; silence: send no response; code: send an error."""
+    """drop: close the connection; drop_after: execute, then close; silence: send no response; code: send an error;
+    code_after: execute a Produce request, then send an error."""
     code: ErrorCode = ErrorCode.NONE
 
 
@@ -264,7 +265,13 @@ class FakeBroker:
             fault = self.cluster.take_fault(header.api_key)
             if fault is not None and fault.kind == "drop":
                 return None
-            response = self._respond(header, request, fault.code if fault else ErrorCode.NONE)
+            is_refused = fault is not None and fault.kind == "code"
+            code = fault.code if fault is not None and is_refused else ErrorCode.NONE
+            response = self._respond(header, request, code)
+            if fault is not None and fault.kind == "code_after":
+                for topic in response.responses:
+                    for part in topic.partition_responses:
+                        part.error_code, part.base_offset = fault.code, -1
             if fault is not None and fault.kind == "drop_after":
                 return None
             if fault is not None and fault.kind == "silence":

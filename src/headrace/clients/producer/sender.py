@@ -44,8 +44,14 @@ MAYBE_WRITTEN: Final = frozenset(
         ErrorCode.NETWORK_EXCEPTION,
         ErrorCode.REQUEST_TIMED_OUT,
         ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
 )
+"""Errors after which a batch may be in the log. A broker that loses the role of a leader, or its disk, completes waiting
+requests with the last three. The batch may be written by then, and committed by the next leader.
+"""
 TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 CONCURRENT_MS: Final = 20
 """The backoff in milliseconds while the coordinator completes the previous transaction."""

@@ -383,7 +383,24 @@ def test_acks_0_learns_of_a_moved_leader_by_the_closed_connection() -> None:
             sender.flush()
 
 
-def test_a_gap_in_one_partition_does_not_write_another_ones_batch_again() -> None:
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(ApiKey.PRODUCE, "drop_after"),
+        *(
+            Fault(ApiKey.PRODUCE, "code_after", code)
+            for code in (
+                ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+                ErrorCode.REQUEST_TIMED_OUT,
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,  # of a leader that lost its role before the batch was committed
+                ErrorCode.KAFKA_STORAGE_ERROR,  # of a leader whose disk failed before the batch was synced
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,  # of a leader whose replica is removed
+            )
+        ),
+    ],
+    ids=lambda fault: fault.code.name if fault.code else fault.kind,
+)
+def test_a_gap_in_one_partition_does_not_write_another_ones_batch_again(fault: Fault) -> None:
     """(1) t-1's answer is lost, (2) t-0's batch is refused for good, (3) the new epoch must wait for t-1's fate."""
     with (
         FakeCluster(nodes=2, topics={"t": 2}) as cluster,
@@ -392,7 +409,7 @@ def test_a_gap_in_one_partition_does_not_write_another_ones_batch_again() -> Non
         for partition in (0, 1):
             sender.send("t", b"first", partition=partition)
         sender.flush()
-        cluster.faults.append(Fault(ApiKey.PRODUCE, "drop_after"))
+        cluster.faults.append(fault)
         unknown = sender.send("t", b"once", partition=1)
         with pytest.raises(TransportError):
             sender.flush(0.05)
