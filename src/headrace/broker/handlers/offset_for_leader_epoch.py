@@ -46,10 +46,7 @@ def handle(
         )
         partitions = []
         for wanted in topic.partitions:
-            if visible:
-                found = _partition(services, topic.topic, wanted)
-            else:
-                found = _refused(wanted)
+            found = _partition(services, topic.topic, wanted) if visible else _refused(wanted)
             partitions.append(found)
             yield ENTRY_COST
         yield ENTRY_COST

@@ -49,7 +49,7 @@ MAYBE_WRITTEN: Final = frozenset(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
 )
-"""Errors after which a batch may be in the log. A broker that loses the role of a leader, or its disk, completes waiting
+"""A batch may be in the log after these errors. A broker that loses the role of a leader, or its disk, completes waiting
 requests with the last three. The batch may be written by then, and committed by the next leader.
 """
 TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
