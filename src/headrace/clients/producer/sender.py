@@ -49,8 +49,8 @@ MAYBE_WRITTEN: Final = frozenset(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
 )
-"""A batch may be in the log after these errors. A broker that loses the role of a leader, or its disk, completes waiting
-requests with the last three. The batch may be written by then, and committed by the next leader.
+"""A batch may be in the log after these errors. A broker that loses the role of a leader, or its disk, completes
+waiting requests with the last three. The batch may be written by then, and committed by the next leader.
 """
 TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 CONCURRENT_MS: Final = 20

@@ -35,7 +35,7 @@ class Tokens(AbstractTokenProvider):  # type: ignore[misc]  # untyped to mypy he
 REQUEST_TIMEOUT_MS = 15_000
 """The time limit of a request, because a paused broker answers none. The default, 40 s, is as long as tests wait."""
 PRODUCER_REQUEST_TIMEOUT_MS = 6_000
-"""The same for producers: a Produce and then a Metadata request can wait for the same paused broker."""
+"""A Produce and then a Metadata request of a producer can wait for the same paused broker."""
 
 SHARED = {
     "bootstrap_servers": sys.argv[1],
