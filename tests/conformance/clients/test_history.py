@@ -51,6 +51,14 @@ def test_the_last_commit_of_a_killed_member_is_uncertain_but_no_record_may_be_sk
     assert len(check_deliveries(_events(*died, _records("b", 0)))) == 1
 
 
+def test_a_member_that_does_not_report_each_commit_may_have_committed_what_it_received():
+    sleeper = [_records("a", 0), _committed("a", 1), _records("a", 1, 2)]
+    for start in (1, 2, 3):
+        assert check_deliveries(_events(*sleeper, _records("b", start)), commits_told=False) == []
+    assert len(check_deliveries(_events(*sleeper, _records("b", 4)), commits_told=False)) == 1
+    assert len(check_deliveries(_events(*sleeper, _records("b", 0)), commits_told=False)) == 1
+
+
 def test_two_owners_in_a_generation_are_found():
     shared = GenerationRecord(3, {"a": (("t", 0),), "b": (("t", 0),)})
     assert check_ledger([shared]) == ["generation 3: ('t', 0) has owners ['a', 'b']"]
