@@ -120,6 +120,14 @@ class Place:
         return json.loads(done.stdout)
 
 
+def runs(pid: int) -> bool:
+    """Return whether a process runs. A process that has ended may wait for its parent in the state Z."""
+    try:
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+
+
 @pytest.fixture
 def place(tmp_path: Path, server: ServerProcess) -> Iterator[Place]:
     place = Place(tmp_path, server.bootstrap)
@@ -246,6 +254,16 @@ def test_the_app_starts_again_when_its_code_changes(place: Place) -> None:
     child.terminate()
     assert child.wait(WAIT_S) in (0, 1)
     assert place.ended() == {1: 1, 2: 1}
+
+
+def test_the_app_stops_when_the_command_with_reload_is_killed(place: Place) -> None:
+    place.write()
+    child = place.start("--reload")
+    place.publish({"id": 1})
+    place.until(lambda: place.lines("end"))
+    (pid,) = {int(line[2]) for line in place.lines("end")}
+    child.kill()
+    place.until(lambda: not runs(pid))
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from headrace.cli.arguments.options import client_options, format_option
 from headrace.cli.arguments.types import DurationType
 from headrace.cli.command_group import CommandGroup, argument
 from headrace.cli.output.printing import fail, guarded, print_json, print_table, say
+from headrace.cli.parent_process import end_with_parent
 
 if TYPE_CHECKING:
     from headrace.pipelines.plan import DefaultCluster, Plan
@@ -156,10 +157,7 @@ def run(*, as_json: bool, **options: Any) -> None:
     from headrace.cli.commands.pipeline_output import reporter
     from headrace.pipelines.checks.topics import create_topics
     from headrace.pipelines.running.backoff import RestartBackoff
-    from headrace.pipelines.running.isolated import (
-        IsolatedRunner,
-        end_with_parent,
-    )
+    from headrace.pipelines.running.isolated import IsolatedRunner
     from headrace.pipelines.running.runner import Runner, Signals
 
     shown = reporter(as_json=as_json, interval_s=options["interval"])

@@ -18,6 +18,7 @@ import click
 from headrace.cli.command_group import argument, command
 from headrace.cli.output.printing import fail, guarded, say
 from headrace.cli.output.terminal import printable, unshielded
+from headrace.cli.parent_process import end_with_parent
 
 if TYPE_CHECKING:
     from headrace.workers.app import App
@@ -57,8 +58,17 @@ TALKATIVE: Final = ("aiobotocore", "botocore")
     show_default=True,
     help="The format of log lines: text for people, or one JSON object per line.",
 )
+@click.option("--with-parent", is_flag=True, hidden=True, help="Stop when standard input ends.")
 @guarded
-def run(target: str, directory: Path, log_level: str, log_format: str, *, reload: bool) -> None:
+def run(
+    target: str,
+    directory: Path,
+    log_level: str,
+    log_format: str,
+    *,
+    reload: bool,
+    with_parent: bool,
+) -> None:
     """Run the workers of an app: APP is a `headrace.App` in MODULE, or in a Python FILE.
 
     SIGTERM and Ctrl-C let handlers finish, up to the app's limit, and commit; a second signal does not wait. Exit
@@ -69,6 +79,8 @@ def run(target: str, directory: Path, log_level: str, log_format: str, *, reload
     if reload:
         options = ["--log-level", log_level, "--log-format", log_format]
         sys.exit(_Reloader(target, directory, options).run())
+    if with_parent:
+        end_with_parent()
     _log_to_terminal(log_level.upper(), log_format)
     # The program's own output, colours included; nothing else writes to this stream.
     sys.stdout = unshielded(sys.stdout)
@@ -192,6 +204,8 @@ class _Reloader:
         self._directory = directory
         where = ["--directory", str(directory)]
         self._command = [sys.executable, "-m", "headrace.cli", "run", target, *where, *options]
+        self._command.append("--with-parent")
+        self._stdin, self._open_while_running = os.pipe()
         self._stopped = threading.Event()
         self._child: subprocess.Popen[bytes] | None = None
 
@@ -201,7 +215,9 @@ class _Reloader:
             signal.signal(number, self._stop)
         while True:
             seen = self._times()
-            self._child = subprocess.Popen(self._command, start_new_session=True)  # noqa: S603 - this command itself
+            self._child = subprocess.Popen(  # noqa: S603 - this command itself
+                self._command, stdin=self._stdin, start_new_session=True
+            )
             changed = self._watch(self._child, seen)
             if changed is not None:
                 say(f"{changed} changed: restarting the app")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,17 +23,6 @@ HEALTHY_S: Final = 60.0
 
 Spawn = Callable[[str], "subprocess.Popen[Any]"]
 """Starts the process of the pipeline with a name."""
-
-
-def end_with_parent(stdin: int = 0) -> None:
-    """Send SIGTERM to this process when its parent ends: only the parent has the other end of the standard input."""
-
-    def wait() -> None:
-        while os.read(stdin, 1):
-            pass
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=wait, name="headrace-parent", daemon=True).start()
 
 
 @dataclass

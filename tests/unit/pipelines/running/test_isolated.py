@@ -120,7 +120,7 @@ def test_the_parent_runs_until_all_have_ended(tmp_path: Path) -> None:
 
 CHILD = """
 import os, signal, sys, threading
-from headrace.pipelines.running.isolated import end_with_parent
+from headrace.cli.parent_process import end_with_parent
 
 stopped = threading.Event()
 signal.signal(signal.SIGTERM, lambda *_: stopped.set())
