@@ -8,12 +8,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pkgutil import iter_modules
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from headrace import __version__
 from headrace.errors import ConfigError, HeadraceError
+from headrace.findings import Finding
 from headrace.spark.java import MINIMUM, check_java
 from headrace.spark.versions import (
     CONNECTOR,
@@ -40,17 +40,6 @@ _PYTHON_TIMEOUT_S: Final = 60
 _DEFAULT_PYTHON: Final = "python3"
 """The command that PySpark starts from PATH if PYSPARK_PYTHON is not set."""
 _PROGRAM: Final = "import sys, headrace, pyspark, pyarrow; print('%d.%d' % sys.version_info[:2], headrace.__version__)"
-
-
-@dataclass(frozen=True)
-class Finding:
-    """The result of one check."""
-
-    check: str
-    state: Literal["ok", "fault", "absent"]
-    """`absent` is a part that is missing and that not every user needs."""
-    found: str
-    remedy: str | None = None
 
 
 class FaultError(Exception):

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import ConfigError
+from headrace.findings import Finding
 from headrace.spark import doctor, versions
-from headrace.spark.doctor import Finding, examined
+from headrace.spark.doctor import examined
 
 VERSIONS = {"pyspark": "4.3.0", "pyarrow": "26.0.1"}
 

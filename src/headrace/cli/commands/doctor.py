@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 from click.core import ParameterSource
@@ -15,9 +15,7 @@ from headrace.cli.arguments.options import client_options, format_option
 from headrace.cli.arguments.settings_files import split_assignments
 from headrace.cli.command_group import CommandGroup
 from headrace.cli.output.printing import NOTHING_LISTENS, guarded, print_json, print_table, say
-
-if TYPE_CHECKING:
-    from headrace.spark.doctor import Finding
+from headrace.findings import Finding
 
 _WRONG_WAY: Final = "check the address, and security.protocol and sasl.* in --config-file"
 
@@ -54,9 +52,7 @@ def spark(
         where = properties.get("bootstrap.servers", bootstrap)
         findings.append(checks.examined("broker", functools.partial(_broker, where, properties)))
     else:
-        findings.append(
-            checks.Finding("broker", "absent", "not checked; give --bootstrap HOST:PORT")
-        )
+        findings.append(Finding("broker", "absent", "not checked; give --bootstrap HOST:PORT"))
     if session and not any(each.state == "fault" for each in findings):
         given = {"bootstrap.servers": bootstrap, **properties} if asked else {}
         start = functools.partial(checks.session, given, topic)

@@ -10,9 +10,9 @@ from headrace.cli.arguments.settings_files import broker_settings
 from headrace.config.broker import BrokerConfig, parse_broker_config
 from headrace.config.listeners import Listener
 from headrace.errors import ConfigError
+from headrace.findings import Finding
 from headrace.server.listen import chosen_listeners
 from headrace.server.tls.context import ServerTls
-from headrace.spark.doctor import Finding
 from headrace.storage.permissions import exposure
 
 

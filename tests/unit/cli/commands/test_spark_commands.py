@@ -10,8 +10,8 @@ from click.testing import CliRunner, Result
 
 from headrace.cli import main
 from headrace.cli.commands import doctor as cli_doctor
+from headrace.findings import Finding
 from headrace.spark import doctor
-from headrace.spark.doctor import Finding
 from headrace.spark.versions import spark_version
 
 
