@@ -51,7 +51,7 @@ test:  ## everything that needs no special hardware (about twenty-five minutes);
 # The longest files come first, and each is one worker's; else a few of them would be left when the other workers are done.
 # Most of these tests wait for other processes, so there are three times as many workers as cores.
 	$(PYTEST) -n 6 --dist loadfile --no-loadscope-reorder tests/chaos tests/integration/spark tests/crash \
-		tests/integration/kinesis tests/acceptance tests/conformance tests/docs
+		tests/integration/kinesis tests/integration/zookeeper tests/acceptance tests/conformance tests/docs
 	HEADRACE_ACCEL=0 $(PYTEST) -n 2 -m "not slow" tests/unit/records tests/unit/clients tests/property/test_records.py
 endif
 

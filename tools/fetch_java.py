@@ -1,7 +1,8 @@
-"""Fetches the Java class path of Apache Kafka's server, clients and tools, once, into `.cache/java/`.
+"""Fetches the Java class paths of Apache Kafka and of ZooKeeper's server, once, into `.cache/java/`.
 
-Maven resolves `tests/conformance/java/pom.xml`; from then on nothing is fetched until that file changes. Tests and
-benchmarks call `kafka_class_path`; as a command it prints the class path:
+Maven resolves `pom.xml` and `zookeeper.xml` in `tests/conformance/java`, and refuses artifacts with another checksum.
+From then on nothing is fetched until these files change. Tests and benchmarks call `kafka_class_path` and
+`zookeeper_class_path`. As a command it prints the class paths:
 
     python tools/fetch_java.py
 """
@@ -13,10 +14,12 @@ import hashlib
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-POM = ROOT / "tests" / "conformance" / "java" / "pom.xml"
+KAFKA = ROOT / "tests" / "conformance" / "java" / "pom.xml"
+ZOOKEEPER = KAFKA.with_name("zookeeper.xml")
 CACHE = ROOT / ".cache" / "java"
 FETCH_TIMEOUT_S = 600
 
@@ -48,37 +51,49 @@ def kafka_class_path(version: str | None = None) -> str:
     Raises:
         JavaUnavailableError: Java or Maven is not installed, or Maven could not resolve the artifacts.
     """
+    options = [] if version is None else [f"-Dkafka.version={version}"]
+    return _class_path(KAFKA, "kafka_*.jar", "" if version is None else f"-{version}", options)
+
+
+def zookeeper_class_path() -> str:
+    """The class path of ZooKeeper's server, fetched if it is not there yet.
+
+    Raises:
+        JavaUnavailableError: Java or Maven is not installed, or Maven could not resolve the artifacts.
+    """
+    return _class_path(ZOOKEEPER, "zookeeper-3*.jar", "-zookeeper")
+
+
+def _class_path(pom: Path, expected: str, suffix: str, options: Sequence[str] = ()) -> str:
     java_command()
-    digest = hashlib.sha256(POM.read_bytes()).hexdigest()[:16]
-    directory = CACHE / (digest if version is None else f"{digest}-{version}")
+    digest = hashlib.sha256(pom.read_bytes()).hexdigest()[:16]
+    directory = CACHE / f"{digest}{suffix}"
     if not directory.is_dir():
         CACHE.mkdir(parents=True, exist_ok=True)
         # Several test processes may ask at once: one fetches, the others wait and find the result.
         with (CACHE / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not directory.is_dir():
-                _fetch(directory, version)
+                _fetch(pom, expected, directory, options)
     return f"{directory}/*"
 
 
-def _fetch(directory: Path, version: str | None) -> None:
+def _fetch(pom: Path, expected: str, directory: Path, options: Sequence[str]) -> None:
     maven = shutil.which("mvn")
     if maven is None:
         raise JavaUnavailableError("mvn is not installed (Debian: apt-get install maven)")
     partial = directory.with_name(directory.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
-    command = [maven, "-q", "-B", "-f", str(POM), "dependency:copy-dependencies"]
-    command += ["-DincludeScope=runtime", f"-DoutputDirectory={partial}"]
-    if version is not None:
-        command.append(f"-Dkafka.version={version}")
+    command = [maven, "-q", "-B", "-C", "-f", str(pom), "dependency:copy-dependencies"]
+    command += ["-DincludeScope=runtime", f"-DoutputDirectory={partial}", *options]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=FETCH_TIMEOUT_S, check=False
         )
     except subprocess.TimeoutExpired as error:
         raise JavaUnavailableError(f"mvn did not end within {FETCH_TIMEOUT_S} s") from error
-    if done.returncode != 0 or not any(partial.glob("kafka_*.jar")):
-        raise JavaUnavailableError(f"mvn could not resolve {POM.name}: {done.stdout[-2000:]}")
+    if done.returncode != 0 or not any(partial.glob(expected)):
+        raise JavaUnavailableError(f"mvn could not resolve {pom.name}: {done.stdout[-2000:]}")
     for binding in partial.glob("slf4j-reload4j-*.jar"):
         binding.unlink()  # Kafka 3 brings one; the simple one writes where the tests read
     # Atomic, so that an interrupted fetch never looks like a finished one.
@@ -88,5 +103,6 @@ def _fetch(directory: Path, version: str | None) -> None:
 if __name__ == "__main__":
     try:
         print(kafka_class_path())
+        print(zookeeper_class_path())
     except JavaUnavailableError as error:
         sys.exit(str(error))

@@ -170,6 +170,22 @@ def prepare_accelerator() -> None:
     stamp.write_text(digest)
 
 
+def prepare_class_paths() -> None:
+    """Fetch the Java class paths that tests need; the tests fetch what is missing, or say why they cannot."""
+    sys.path.insert(0, str(ROOT))
+    from tools.fetch_java import (  # noqa: PLC0415 - the script runs without the package path
+        JavaUnavailableError,
+        kafka_class_path,
+        zookeeper_class_path,
+    )
+
+    for name, fetch in (("Apache Kafka", kafka_class_path), ("ZooKeeper", zookeeper_class_path)):
+        try:
+            fetch()
+        except JavaUnavailableError as error:
+            say(f"{name} is not there, the tests that need it are skipped or fail: {error}")
+
+
 def main() -> None:
     """Prepare for the purpose named on the command line."""
     purpose = sys.argv[1] if len(sys.argv) == 2 else ""
@@ -184,6 +200,7 @@ def main() -> None:
     prepare_environment(purpose)
     if purpose == "test":
         prepare_accelerator()
+        prepare_class_paths()
 
 
 if __name__ == "__main__":
