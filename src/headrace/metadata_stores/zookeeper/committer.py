@@ -14,6 +14,8 @@ znodes are read from the leader of the ensemble: either a check of the commit is
 
 from __future__ import annotations
 
+import asyncio
+import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -52,13 +54,14 @@ from headrace.ports import (
     Unknown,
 )
 
-ATTEMPTS: Final = 10
+ATTEMPTS: Final = 30
 """The number of attempts to commit while other brokers change the same znodes."""
 TRANSACTION_BYTES_LIMIT: Final = 1_000_000
 """The greatest size of a transaction in bytes. ZooKeeper breaks the connection at 1 MiB (`jute.maxbuffer`)."""
 _ENDED: Final = "the ZooKeeper session has ended"
 _DOWN: Final = "ZooKeeper does not respond"
 _MISSING: Final = -1
+_BACKOFF_S: Final = 0.002
 
 Nodes = Mapping[str, Znode | None]
 
@@ -160,27 +163,53 @@ class Committer:
         self._clock = clock
         self.acknowledged_ms = 0
         """The time at which the newest acknowledged write was sent, in milliseconds."""
+        self._last: dict[str, asyncio.Future[None]] = {}
+        """The last commit that uses each key, among those in flight."""
 
     async def commit(
         self, link: Link, checks: Sequence[Check], operations: Sequence[Put | Delete]
     ) -> CommitOutcome:
-        """Apply all operations if all checks are true, and return the outcome."""
+        """Apply all operations if all checks are true, and return the outcome.
+
+        Commits of this session that use the same key are sent one after the other.
+        """
         by_key = last_by_key(operations)
-        keys = {check.key: None for check in checks} | dict.fromkeys(key for key, _ in by_key)
+        keys = list({check.key: None for check in checks} | dict.fromkeys(key for key, _ in by_key))
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        earlier = {self._last[key] for key in keys if key in self._last}
+        self._last.update(dict.fromkeys(keys, done))
+        try:
+            if earlier:
+                await asyncio.wait(earlier)
+            return await self._commit(link, checks, by_key, keys)
+        finally:
+            done.set_result(None)
+            for key in keys:
+                if self._last.get(key) is done:
+                    del self._last[key]
+
+    async def _commit(
+        self,
+        link: Link,
+        checks: Sequence[Check],
+        by_key: Sequence[tuple[str, Put | Delete]],
+        keys: Sequence[str],
+    ) -> CommitOutcome:
         try:
             nodes: Nodes = {key: self._tree.get(key) for key in keys}
             if self._false_check(checks, nodes) is not None or any(
                 isinstance(operation, Delete) and nodes[key] is None for key, operation in by_key
             ):
-                nodes = await self._fresh(link, list(keys))
-            for _ in range(ATTEMPTS):
+                nodes = await self._fresh(link, keys)
+            for attempt in range(ATTEMPTS):
                 index = self._false_check(checks, nodes)
                 if index is not None:
                     return Conflict(index)
                 outcome = await self._attempt(link, nodes, checks, by_key)
                 if outcome is not None:
                     return outcome
-                nodes = await self._fresh(link, list(keys))
+                await asyncio.sleep(random.random() * attempt * _BACKOFF_S)  # noqa: S311 - no secret
+                nodes = await self._fresh(link, keys)
         except UnreadableZnodeError as error:
             return Unavailable(str(error))
         except KazooException as error:

@@ -17,6 +17,7 @@ from headrace.metadata_stores.zookeeper.opening import open_session
 from headrace.metadata_stores.zookeeper.reader import Reader
 from headrace.metadata_stores.zookeeper.settings import ZooKeeperSettings
 from headrace.metadata_stores.zookeeper.tree import Tree
+from headrace.metadata_stores.zookeeper.upkeep import prune
 from headrace.ports import (
     Check,
     CommitOutcome,
@@ -192,6 +193,14 @@ class Engine:
         except (KazooException, TimeoutError):
             return Unavailable("ZooKeeper does not respond")
         return None
+
+    async def upkeep(self, marks_kept_ms: int) -> StorageError | None:
+        """Delete old entries of the change log, and marks that no session needs."""
+        failure, link = self.failure, self._link
+        if failure is not None or link is None:
+            return failure
+        error = await prune(link, self._reader.tree, self._reader, marks_kept_ms)
+        return None if error is None else Unavailable(f"ZooKeeper: {error}")
 
 
 class _Journal:

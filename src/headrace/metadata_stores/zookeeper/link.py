@@ -208,6 +208,14 @@ class Link:
         """Return the stat of a znode, None if it does not exist, and watch it in any case."""
         return (await self.ask([Exists(self.path(path), self._watcher(watch))]))[0]
 
+    async def stats(self, paths: Sequence[str]) -> list[ZnodeStat | None]:
+        """Return the stats of znodes; None for those that do not exist."""
+        found: list[ZnodeStat | None] = []
+        for start in range(0, len(paths), CHUNK):
+            chunk = paths[start : start + CHUNK]
+            found += await self.ask([Exists(self.path(path), None) for path in chunk])
+        return found
+
     async def children(self, path: str) -> list[str] | None:
         """Return the sorted names of the children of a znode; None if it does not exist."""
         (found,) = await self.ask([GetChildren(self.path(path), None)])
@@ -225,6 +233,10 @@ class Link:
     async def multi(self, operations: Sequence[Operation]) -> list[Any]:
         """Apply all operations or none, and return the results: exceptions if none was applied."""
         return await self.one(Transaction(list(operations)))  # type: ignore[no-any-return]  # kazoo has no types
+
+    async def one_write(self, path: str, data: bytes) -> ZnodeStat:
+        """Replace the data of a znode, and return its stat."""
+        return await self.one(self.writing(path, data))
 
     async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> bool:
         """Create a znode; return False if it exists already."""

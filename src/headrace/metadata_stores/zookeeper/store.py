@@ -16,6 +16,7 @@ from headrace.metadata_stores.watches import Callback, Watches
 from headrace.metadata_stores.zookeeper.engine import Engine
 from headrace.metadata_stores.zookeeper.replica import Replica
 from headrace.metadata_stores.zookeeper.settings import ZooKeeperSettings
+from headrace.metadata_stores.zookeeper.upkeep import MARKS_KEPT_MS
 from headrace.ports import (
     Check,
     CommitOutcome,
@@ -186,6 +187,21 @@ class ZooKeeperMetadataStore:
         read: Deferred[StorageError | None] = Deferred()
         self._engine.submit(self._engine.sync, read.resolve)
         return read
+
+    def upkeep(self, marks_kept_ms: int = MARKS_KEPT_MS) -> Deferred[StorageError | None]:
+        """Delete old entries of the change log and old marks. One broker of the cluster calls this now and then.
+
+        Args:
+            marks_kept_ms: The time in milliseconds for which the mark of a deleted key is kept at least.
+
+        Returns:
+            None, or the error. The next call continues after an error.
+        """
+        if self._closed is not None:
+            return resolved(self._closed)
+        done: Deferred[StorageError | None] = Deferred()
+        self._engine.submit(lambda: self._engine.upkeep(marks_kept_ms), done.resolve)
+        return done
 
     # Watches
 
