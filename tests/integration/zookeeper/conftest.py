@@ -52,7 +52,7 @@ def journal() -> RecordingJournal:
 @pytest.fixture
 def chroot() -> str:
     """A chroot that no other test has."""
-    return f"/tests/{next(_numbers)}"
+    return f"/tests-{next(_numbers)}"
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 kazoo by itself queues requests without a connection, waits for a server as long as a session lasts, and notices a dead
 server after two thirds of the session. This module relies on private methods of kazoo;
-`tests/integration/zookeeper/test_client.py` shows that they have their effect.
+`tests/integration/zookeeper/test_faults.py` shows that they have their effect.
 """
 
 from __future__ import annotations
@@ -10,18 +10,25 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
+import ssl
 from collections.abc import Callable
 from typing import Any, Final
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import ConnectionLoss
+from kazoo.exceptions import (
+    AuthFailedError,
+    ConnectionLoss,
+    SASLException,
+    SessionClosedRequireSaslError,
+)
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.connection import ConnectionHandler
 from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
-from headrace.metadata_stores.zookeeper.settings import ZooKeeperSettings
+from headrace.errors import ConfigError
+from headrace.metadata_stores.zookeeper.settings import ZooKeeperSettings, ZooKeeperTls
 
 _LOGGER: Final = logging.getLogger("headrace.zookeeper.kazoo")
 _LOGGER.propagate = False  # the store logs what its users have to know
@@ -37,14 +44,45 @@ class NotSent(ConnectionLoss):  # type: ignore[misc]  # kazoo has no types
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
     """Threads of kazoo, and connections that are given up early."""
 
-    def __init__(self, attempt_timeout_s: float) -> None:
+    def __init__(self, attempt_timeout_s: float, tls: ssl.SSLContext | None) -> None:
         super().__init__()
         self._attempt_timeout_s = attempt_timeout_s
+        self._tls = tls
+        self.tls_error = ""
+        """The error of the last TLS handshake; "" for none."""
 
-    def create_connection(self, *args: Any, **kwargs: Any) -> Any:
+    def create_connection(
+        self, address: tuple[str, int], hostname: str | None = None, **_: object
+    ) -> socket.socket:
         """Connect to a server."""
-        kwargs["timeout"] = min(kwargs["timeout"], self._attempt_timeout_s)
-        return super().create_connection(*args, **kwargs)
+        plain = socket.create_connection(address, self._attempt_timeout_s)
+        if self._tls is None:
+            return plain
+        try:
+            self.tls_error = ""
+            return self._tls.wrap_socket(plain, server_hostname=hostname)
+        except OSError as error:
+            self.tls_error = str(error)
+            plain.close()
+            raise
+
+
+def _tls_context(tls: ZooKeeperTls) -> ssl.SSLContext:
+    """Return the context of TLS connections.
+
+    Raises:
+        ConfigError: A file cannot be read.
+    """
+    try:
+        context = ssl.create_default_context(cafile=tls.ca_file)
+        context.check_hostname = tls.verifies_host_name
+        if tls.certificate_file is not None:
+            context.load_cert_chain(tls.certificate_file, tls.key_file, tls.key_password or "")
+    except OSError as error:
+        files = [tls.ca_file, tls.certificate_file, tls.key_file]
+        named = ", ".join(file for file in files if file is not None)
+        raise ConfigError(f"TLS with ZooKeeper cannot use {named}: {error}") from error
+    return context
 
 
 class _Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
@@ -59,6 +97,13 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no type
         read_timeout, connect_timeout = super()._connect(*args)
         self.client.session_timeout_ms = int(read_timeout * 1.5)
         return read_timeout / 2, min(connect_timeout, read_timeout / 2)
+
+    def _authenticate_with_sasl(self, *args: Any) -> None:
+        """Authenticate. If the server refuses that, the session ends; kazoo by itself would end its thread."""
+        try:
+            super()._authenticate_with_sasl(*args)
+        except (SessionClosedRequireSaslError, SASLException) as error:
+            raise AuthFailedError(str(error)) from error
 
 
 class Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
@@ -75,7 +120,7 @@ class Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
         """The time after which another server is tried, in seconds."""
         self.session_timeout_ms = settings.session_timeout_ms
         """The time-out of the session in milliseconds, as the servers have chosen it."""
-        tls = settings.tls
+        tls = None if settings.tls is None else _tls_context(settings.tls)
         sasl = None
         if settings.sasl_user is not None:
             sasl = {
@@ -83,20 +128,10 @@ class Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
                 "username": settings.sasl_user,
                 "password": settings.sasl_password,
             }
-        encrypted: dict[str, Any] = {}
-        if tls is not None:
-            encrypted = {
-                "use_ssl": True,
-                "ca": tls.ca_file,
-                "certfile": tls.certificate_file,
-                "keyfile": tls.key_file,
-                "keyfile_password": tls.key_password,
-                "check_hostname": tls.verifies_host_name,
-            }
         super().__init__(
             settings.connect,
             timeout=settings.session_timeout_ms / 1000,
-            handler=_Handler(settings.attempt_timeout_s),
+            handler=_Handler(settings.attempt_timeout_s, tls),
             default_acl=CREATOR_ALL_ACL if settings.set_acl else OPEN_ACL_UNSAFE,
             auth_data=[("digest", settings.digest)] if settings.digest is not None else None,
             sasl_options=sasl,
@@ -104,12 +139,16 @@ class Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
                 max_tries=-1, delay=_RETRY_DELAY_S, max_delay=_RETRY_DELAY_LIMIT_S
             ),
             logger=_LOGGER,
-            **encrypted,
         )
         self._connection = _Connection(
             self, self._conn_retry.copy(), logger=_LOGGER, sasl_options=sasl
         )
         self.add_listener(listener)
+
+    @property
+    def tls_error(self) -> str:
+        """The error of the last TLS handshake; "" for none."""
+        return str(self.handler.tls_error)
 
     @property
     def number(self) -> int:

@@ -141,7 +141,10 @@ class Engine:
         if link is not None and link.state != "lost":
             return None if link.state == "connected" else Unavailable("there is no connection")
         sent_ms = self._clock()
-        link = Link(self._settings, self._state_changed)
+        try:
+            link = Link(self._settings, self._state_changed)
+        except HeadraceError as error:
+            return error
         try:
             await open_session(link, self._settings)
         except HeadraceError as error:

@@ -6,7 +6,12 @@ import asyncio
 import contextlib
 import socket
 
-from kazoo.exceptions import ConnectionLoss, KazooException, NoAuthError
+from kazoo.exceptions import (
+    ConnectionLoss,
+    KazooException,
+    NoAuthError,
+    SessionClosedRequireSaslError,
+)
 
 from headrace.errors import ConfigError
 from headrace.metadata_stores.zookeeper import layout
@@ -43,6 +48,8 @@ async def open_session(link: Link, settings: ZooKeeperSettings) -> None:
                     return
     except TimeoutError:
         why = await asyncio.to_thread(_diagnosis, settings)
+        if link.client.tls_error:
+            why += f"; TLS: {link.client.tls_error}"
         raise Unavailable(
             f"no ZooKeeper at {settings.connect} has begun a session within {deadline:g} s: {why}"
         ) from None
@@ -58,8 +65,12 @@ async def _prepare(link: Link, settings: ZooKeeperSettings) -> None:
         raise
     except NoAuthError:
         raise ConfigError(
-            f"ZooKeeper at {settings.connect} denies access to {link.path(layout.ROOT)}: "
+            f"ZooKeeper at {settings.connect} denies access to {settings.chroot}{layout.ROOT}: "
             "use the credentials of the brokers that have created this znode"
+        ) from None
+    except SessionClosedRequireSaslError:
+        raise ConfigError(
+            f"ZooKeeper at {settings.connect} demands SASL: check the credentials"
         ) from None
     except KazooException as error:
         if link.state == "lost":

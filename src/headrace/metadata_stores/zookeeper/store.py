@@ -29,8 +29,8 @@ from headrace.ports import (
 )
 
 T = TypeVar("T")
-_WAIT_SHARE: Final = 2
-"""The time that `wait` waits for a deferred, as a multiple of the time in which a session must begin."""
+_DIAGNOSIS_S: Final = 3.0
+"""The time in seconds that the search for the cause of a failure takes at most, for each server."""
 
 
 def _nothing() -> None:
@@ -116,7 +116,8 @@ class ZooKeeperMetadataStore:
         Raises:
             Unavailable: The store cannot be reached.
         """
-        limit_s = _WAIT_SHARE * self._settings.connection_timeout_ms / 1000
+        servers = len(self._settings.addresses)
+        limit_s = self._settings.connection_timeout_ms / 1000 + _DIAGNOSIS_S * servers
         deadline = time.monotonic() + limit_s
         while not deferred.done:
             if self._closed is not None:
