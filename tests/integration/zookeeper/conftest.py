@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from kazoo.client import KazooClient
 
 from headrace.metadata_stores.zookeeper import ZooKeeperSettings, open_zookeeper_store
 from headrace.metadata_stores.zookeeper.store import ZooKeeperMetadataStore
@@ -79,3 +80,14 @@ def opened(journal: RecordingJournal, chroot: str) -> Iterator[Open]:
 def store(request: pytest.FixtureRequest, opened: Open) -> MetadataStore:
     """A store with one server, and one with three."""
     return opened(request.getfixturevalue(request.param))
+
+
+def end_session(store: ZooKeeperMetadataStore) -> None:
+    """End the session of a store on the server, as its expiry does."""
+    link = store._engine._link
+    assert link is not None
+    session = link.client._session_id, link.client._session_passwd
+    other = KazooClient(link.client.hosts[0][0] + f":{link.client.hosts[0][1]}", client_id=session)
+    other.start()
+    other.stop()
+    other.close()

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from kazoo.client import KazooClient
 
 from headrace.deferred import Deferred
 from headrace.metadata_stores.zookeeper.store import ZooKeeperMetadataStore
@@ -26,7 +25,7 @@ from tests.fixtures.logs import RecordingJournal
 from tests.fixtures.metadata_stores import Seen, commit, settle, stored, watch
 from tests.fixtures.proxy import Proxy
 from tests.fixtures.zookeeper import ZooKeeper
-from tests.integration.zookeeper.conftest import Open
+from tests.integration.zookeeper.conftest import Open, end_session
 
 pytestmark = pytest.mark.java
 SESSION_MS = 6_000
@@ -64,17 +63,6 @@ def arrived(store: ZooKeeperMetadataStore, deferred: Deferred[CommitOutcome]) ->
 
 def is_connected(store: ZooKeeperMetadataStore) -> bool:
     return store._engine.failure is None
-
-
-def end_session(store: ZooKeeperMetadataStore) -> None:
-    """End the session of a store on the server, as its expiry does."""
-    link = store._engine._link
-    assert link is not None
-    session = link.client._session_id, link.client._session_passwd
-    other = KazooClient(link.client.hosts[0][0] + f":{link.client.hosts[0][1]}", client_id=session)
-    other.start()
-    other.stop()
-    other.close()
 
 
 def is_lost(store: ZooKeeperMetadataStore) -> bool:
