@@ -12,6 +12,7 @@ from headrace.metadata_stores.memory import MemoryMetadataStore
 from headrace.metadata_stores.sessions import SimulatedMetadataStore
 from headrace.metadata_stores.sqlite import SqliteMetadataStore
 from headrace.ports import MetadataStore
+from tests.fixtures.remote_store import ServedStore
 
 
 def delayed() -> SimulatedMetadataStore:
@@ -20,7 +21,7 @@ def delayed() -> SimulatedMetadataStore:
     return SimulatedMetadataStore(delay_ms=lambda: chance.randint(0, 9))
 
 
-@pytest.fixture(params=["memory", "sqlite", "simulated", "delayed"])
+@pytest.fixture(params=["memory", "sqlite", "simulated", "delayed", "remote"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MetadataStore]:
     makers: dict[str, Callable[[], MetadataStore]] = {
         "memory": MemoryMetadataStore,
@@ -28,6 +29,11 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MetadataSt
         "simulated": SimulatedMetadataStore,
         "delayed": delayed,
     }
+    if request.param == "remote":
+        served = ServedStore(tmp_path / "metadata.sqlite")
+        yield served.connect()
+        served.close()
+        return
     made = makers[request.param]()
     yield made
     made.close()

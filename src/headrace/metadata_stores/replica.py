@@ -1,4 +1,4 @@
-"""The content of the metadata store in the memory of the broker, with the newest changes: what the watches read."""
+"""The content of a metadata store in the memory of a broker, with the newest changes: what the watches read."""
 
 from __future__ import annotations
 
