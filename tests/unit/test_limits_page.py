@@ -178,6 +178,8 @@ NO_BOUNDS_FOR_USERS: Final = {
     "server/log.py:_WINDOWS_LIMIT": "how lines are counted",
     "server/connections/outgoing.py:READ_MAX_BYTES": "how files are sent",
     "server/connections/outgoing.py:_JOIN_MAX_BYTES": "how files are sent",
+    "server/supervisor/broker_process.py:_MAX_BACKOFF_S": "how broker processes are started again",
+    "server/supervisor/settings.py:_PORT_LIMIT": "the range of ports",
     "server/peers.py:MAX_BACKOFF_MS": "how connections between brokers are made",
     "server/peers.py:_LONGEST_SLEEP_MS": "how the timer is set",
     "server/timers.py:_MAX_DELAY_MS": "how the timer is set",

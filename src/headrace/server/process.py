@@ -13,7 +13,8 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,14 +22,15 @@ from headrace import __version__
 from headrace.clock import SteadyClock
 from headrace.config.broker import BrokerConfig
 from headrace.config.listeners import Listener
-from headrace.ports import MetadataStore
+from headrace.ports import Peers
 from headrace.server.descriptors import connections, descriptor_limit, segment_files
 from headrace.server.garbage import FullCollections
 from headrace.server.limits import ServerLimits
 from headrace.server.listeners import BoundListener
 from headrace.server.log import LoggingJournal, LogLevels, RateLimited, describe
+from headrace.server.membership import Membership, SharedStore, StoreContext, advertised
 from headrace.server.service import BrokerService
-from headrace.server.stores import open_stores, warn_of_exposed
+from headrace.server.stores import Stores, open_stores, warn_of_exposed
 
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
@@ -50,12 +52,14 @@ class ServeOptions:
         data: The data directories, the one with the metadata first; empty to keep everything in memory.
         config: The broker's configuration.
         loop: "asyncio", "uvloop", or "auto": uvloop if it is installed.
+        membership: The cluster of the broker; None for a broker by itself.
     """
 
     listeners: Sequence[Listener]
     data: Sequence[Path]
     config: BrokerConfig
     loop: str = "auto"
+    membership: Membership | None = None
 
 
 def run(options: ServeOptions) -> int:
@@ -87,6 +91,17 @@ def _run_on_loop(kind: str, main: Callable[[], Coroutine[Any, Any, int]]) -> int
         return runner.run(main())
 
 
+def print_ready(line: str) -> None:
+    """Print the ready line, unless standard output is closed."""
+    with contextlib.suppress(OSError):
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+
+
+def _same(peers: Peers) -> Peers:
+    return peers
+
+
 def server_limits(config: BrokerConfig, descriptors: int) -> ServerLimits:
     """Derive the limits of the server from the configuration and from the limit on open files.
 
@@ -114,10 +129,15 @@ class _Process:
         self._options = options
         self._listeners = listeners
         self._clock = SteadyClock()
-        self._journal = RateLimited(LoggingJournal(), self._clock.now_ms)
+        broker = None if options.membership is None else options.config.broker_id
+        self._journal = RateLimited(LoggingJournal(broker=broker), self._clock.now_ms)
         self._stop = asyncio.Event()
         self._exit_code = EXIT_OK
         self._signals = 0
+        self._service: BrokerService | None = None
+        self._shared: SharedStore
+        self._is_alone = False
+        """Whether the broker has lost its cluster for ever."""
 
     async def main(self) -> int:
         """Open the broker, serve until a signal, and close; return the exit code."""
@@ -127,18 +147,24 @@ class _Process:
             loop.add_signal_handler(number, self._signalled, number)
         if any(listener.tls for listener in self._listeners):
             loop.add_signal_handler(signal.SIGHUP, self._reload)
-        stores = open_stores(self._options.data)
+        config, open_shared = self._options.config, None
+        if (membership := self._options.membership) is not None:
+            listeners = [bound.listener for bound in self._listeners]
+            config = replace(config, advertised_listeners=advertised(config, listeners))
+            open_shared = partial(self._open_shared, membership)
+        stores = open_stores(self._options.data, open_shared=open_shared)
         warn_of_exposed(self._options.data, self._journal)
         descriptors = descriptor_limit(raise_it=True)
-        service = BrokerService(
-            self._options.config,
+        self._service = service = BrokerService(
+            config,
             stores,
             self._listeners,
-            limits=server_limits(self._options.config, descriptors),
+            limits=server_limits(config, descriptors),
             descriptors=descriptors,
             clock=self._clock,
             journal=self._journal,
             on_failure=self._sync_failed,
+            connect=None if membership is None else _same,
             loggers=LogLevels(),
         )
         service.broker.services.authorizer.warn()
@@ -146,14 +172,36 @@ class _Process:
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
         collections = FullCollections()
         collections.start()
-        self._announce()
+        self._announce(service.broker.services.cluster_id)
         self._log_start()
         wanted = min(_ENOUGH_CONNECTIONS, service.broker.config.max_connections)
         self._warn_of_few(descriptors, wanted)
         await self._stop.wait()
         collections.stop()
-        await self._close(service, stores.metadata)
+        await self._close(service, stores)
         return self._exit_code
+
+    def _open_shared(self, membership: Membership) -> SharedStore:
+        context = StoreContext(
+            loop=asyncio.get_running_loop(),
+            clock=self._clock.now_ms,
+            journal=self._journal,
+            arrived=self._arrived,
+            lost=self._lost,
+        )
+        self._shared = membership.open_store(context)
+        return self._shared
+
+    def _arrived(self) -> None:
+        """Handle what has arrived from the metadata store."""
+        if self._service is not None:
+            self._service.deliver(self._shared.run_pending)
+
+    def _lost(self) -> None:
+        """Stop, because the metadata store will never respond again."""
+        self._journal.error("metadata_store_lost", action="stopping")
+        self._is_alone = True
+        self._stop.set()
 
     def _warn_of_few(self, descriptors: int, wanted: int) -> None:
         """Log a warning if fewer connections are possible than configured."""
@@ -166,16 +214,19 @@ class _Process:
                 remedy="raise the hard limit on open files (ulimit -Hn, LimitNOFILE)",
             )
 
-    def _announce(self) -> None:
+    def _announce(self, cluster_id: str) -> None:
         """Print the ready line, the only output on standard output."""
         served = [bound.listener for bound in self._listeners]
+        membership = self._options.membership
+        if membership is not None and membership.announce(served, cluster_id):
+            return
         data = ",".join(map(str, self._options.data)) or "memory"
         line = f"ready kafka={served[0].address} data={data} pid={os.getpid()}"
         if len(served) > 1:
             line += f" listeners={','.join(map(str, served))}"
-        with contextlib.suppress(OSError):  # no process reads standard output
-            sys.stdout.write(line + "\n")
-            sys.stdout.flush()
+        if membership is not None:
+            line += f" cluster={cluster_id} broker={self._options.config.broker_id}"
+        print_ready(line)
 
     def _log_start(self) -> None:
         config = self._options.config
@@ -187,11 +238,13 @@ class _Process:
             loop=type(asyncio.get_running_loop()).__module__.partition(".")[0],
         )
 
-    async def _close(self, service: BrokerService, metadata: MetadataStore) -> None:
-        clean = await service.stop(lambda: self._exit_code != EXIT_OK)
-        if not clean:
+    async def _close(self, service: BrokerService, stores: Stores) -> None:
+        clean = await service.stop(
+            lambda: self._exit_code != EXIT_OK, hands_over=not self._is_alone
+        )
+        if not clean or self._is_alone:
             self._exit_code = EXIT_FAILED
-        metadata.close()
+        stores.metadata.close()
         self._journal.info("server_stopped", clean=clean)
         if service.hub.codecs.busy:
             # A batch may still be compressed for a closed connection. The interpreter would wait for that.

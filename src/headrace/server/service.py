@@ -87,7 +87,7 @@ class BrokerService:
             listener = inter_broker_listener(config, [bound.listener for bound in listeners])
             self.peers = self._new_peers(config, listener)
             self.peers.address_of = partial(self._address_of, config.broker_id, listener.name)
-            self.peers.deliver = self._deliver
+            self.peers.deliver = self.deliver
         peers = None if connect is None or self.peers is None else connect(self.peers)
         self.broker = broker = _new_broker(
             config, stores, descriptors, journal, peers=peers, loggers=loggers
@@ -214,8 +214,8 @@ class BrokerService:
             return None
         return live.endpoints.get(listener)
 
-    def _deliver(self, resolve: Callable[[], object]) -> None:
-        """Resolve responses of other brokers, and let the broker continue with them."""
+    def deliver(self, resolve: Callable[[], object]) -> None:
+        """Resolve what has arrived from other brokers or from the metadata store, and let the broker continue."""
         if not self._is_closed:
             self.hub.begin()
             resolve()

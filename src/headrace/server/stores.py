@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -16,6 +16,8 @@ from headrace.ports import FileSystem, Journal, MetadataStore, OpenStorage
 from headrace.storage.registry import StorageFactory, storages
 
 METADATA_FILE: Final = "metadata.sqlite"
+BROKER_DIRECTORY: Final = "broker-"
+"""The directory of a broker begins with it, if several brokers share a data directory. Its id follows."""
 _LOCK_FILE: Final = ".lock"
 _BOOT_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
 
@@ -47,12 +49,17 @@ class Stores:
                 unlock()
 
 
-def open_stores(data: Sequence[Path], given: Mapping[str, StorageFactory] | None = None) -> Stores:
+def open_stores(
+    data: Sequence[Path],
+    given: Mapping[str, StorageFactory] | None = None,
+    open_shared: Callable[[], MetadataStore] | None = None,
+) -> Stores:
     """Lock the log directories for this process, and open the metadata store in the first one.
 
     Args:
         data: The directories; empty to keep everything in memory.
         given: The storages that only this broker knows, by name.
+        open_shared: Opens the metadata store that the brokers of a cluster share; None for a store of its own.
 
     Raises:
         ConfigError: A directory is named twice.
@@ -64,17 +71,21 @@ def open_stores(data: Sequence[Path], given: Mapping[str, StorageFactory] | None
 
         opened = storages(in_memory=True, given=given)
         return Stores(MemoryFileSystem(), (), MemoryMetadataStore(), opened)
-    from headrace.metadata_stores.sqlite import SqliteMetadataStore  # noqa: PLC0415 - only what is used
-
     first, *others = data
     _check_names(data)
+    if open_shared is None:
+        _check_metadata(data)
     try:
         files = _open(first)
     except OSError as error:
         raise StorageError(f"cannot use the data directory {first}: {error}") from error
     further = [_open_further(path) for path in others]
-    metadata = SqliteMetadataStore(first / METADATA_FILE)
-    return Stores(files, further, metadata, storages(in_memory=False, given=given))
+    opened = storages(in_memory=False, given=given)
+    if open_shared is not None:
+        return Stores(files, further, open_shared(), opened)
+    from headrace.metadata_stores.sqlite import SqliteMetadataStore  # noqa: PLC0415 - only what is used
+
+    return Stores(files, further, SqliteMetadataStore(first / METADATA_FILE), opened)
 
 
 def boot_id(path: Path = _BOOT_FILE) -> str | None:
@@ -83,6 +94,16 @@ def boot_id(path: Path = _BOOT_FILE) -> str | None:
         return path.read_text(encoding="ascii").strip() or None
     except (OSError, ValueError):
         return None
+
+
+def broker_directories(path: Path) -> dict[int, Path]:
+    """Return the directories of the brokers that share a data directory (`--brokers`), by the id of the broker."""
+    found: dict[int, Path] = {}
+    for directory in path.glob(f"{BROKER_DIRECTORY}*"):
+        number = directory.name.removeprefix(BROKER_DIRECTORY)
+        if number.isdecimal() and (directory / META_FILE).exists():
+            found[int(number)] = directory
+    return found
 
 
 def warn_of_exposed(data: Sequence[Path], journal: Journal) -> None:
@@ -101,7 +122,15 @@ def _check_names(data: Sequence[Path]) -> None:
         other = resolved.setdefault(path.resolve(), path)
         if other is not path:
             raise ConfigError(f"{path} is named twice as a data directory")
+
+
+def _check_metadata(data: Sequence[Path]) -> None:
+    """Refuse directories whose metadata are elsewhere, or belong to a cluster."""
     first, *others = data
+    if (brokers := broker_directories(first)) and not (first / META_FILE).exists():
+        raise StorageError(
+            f"{first} has the data of a cluster of {len(brokers)} brokers: start it with --brokers {max(brokers)}"
+        )
     if not (first / METADATA_FILE).exists():
         for path in others:
             if (path / META_FILE).exists():

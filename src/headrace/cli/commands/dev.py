@@ -25,7 +25,7 @@ def dev(data: tuple[Path, ...], **options: Any) -> None:
     """Run a broker for development and tests. Without --data it is in memory, and its data is lost when it ends.
 
     Consumer groups start without the usual delay, and acknowledgements do not wait for a disk. Otherwise the broker
-    behaves as with `headrace serve`.
+    behaves as with `headrace serve`, also with --brokers. Then data without --data are in a temporary directory.
 
     It prints one line, `ready kafka=HOST:PORT data=DIR pid=N`, when it accepts connections, and stops on SIGTERM or
     SIGINT. Exit codes: 0 stopped by a signal, 1 the data cannot be used or the disk failed, 2 wrong usage or

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -19,10 +19,19 @@ from headrace.cli.command_group import command
 from headrace.cli.output.printing import say
 from headrace.errors import ConfigError, HeadraceError
 
+if TYPE_CHECKING:
+    from headrace.config.listeners import Listener
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+
+_CLUSTER_DEFAULTS = {
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+}
+"""The brokers of one machine fail together. Replicas would cost what the cores are for."""
 
 _OPTIONS = (
     click.option(
@@ -48,6 +57,11 @@ _OPTIONS = (
         "--insecure",
         is_flag=True,
         help="Allow listeners beyond loopback that do not both encrypt and authenticate.",
+    ),
+    click.option(
+        "--brokers",
+        type=click.IntRange(min=2),
+        help="Run so many brokers of one cluster, each in a process and on a port of its own, to use more cores.",
     ),
     click.option(
         "--log-level",
@@ -97,6 +111,11 @@ def serve(data: tuple[Path, ...], durability: str | None, **options: Any) -> Non
     It prints one line, `ready kafka=HOST:PORT data=DIR pid=N`, when it accepts connections, and stops on SIGTERM or
     SIGINT. Exit codes: 0 stopped by a signal, 1 the data cannot be used or the disk failed, 2 wrong usage or
     configuration.
+
+    With --brokers N it runs N brokers of one cluster, to use more cores. It makes nothing safer, because the brokers
+    are on one machine. Broker I has the ports of --listen plus I-1, and its data in DIR/broker-I. Topics have one
+    replica, unless they are created with more. The line is
+    `ready kafka=HOST:PORT,HOST:PORT data=DIR pid=N cluster=ID brokers=N`. A broker that dies is started again.
     """
     settings = {"durability": durability} if durability is not None else {}
     run_server(data=data, default_data=Path("headrace-data"), settings=settings, **options)
@@ -109,6 +128,7 @@ def run_server(
     assignments: tuple[str, ...],
     config_file: Path | None,
     insecure: bool,
+    brokers: int | None = None,
     log_level: str,
     log_format: str,
     loop: str,
@@ -124,6 +144,7 @@ def run_server(
         assignments: KEY=VALUE settings.
         config_file: a file of settings; flags and assignments override it.
         insecure: allow an unprotected listener beyond loopback.
+        brokers: the number of brokers of a cluster on this machine; None for one broker in this process.
         log_level: least level of a log line.
         log_format: "text" or "json".
         loop: "auto", "asyncio" or "uvloop".
@@ -148,15 +169,37 @@ def run_server(
         if not data and default_data is not None:
             data = (default_data,) if log_dirs is None else _directories(log_dirs)
         values["log.dirs"] = ",".join(str(directory.absolute()) for directory in data)
-        config = parse_broker_config({**(defaults or {}), **values, **(settings or {})})
+        values = {**(defaults or {}), **values, **(settings or {})}
+        config = parse_broker_config(values)
         listeners = chosen_listeners(listen, config, insecure=insecure)
+        if brokers is not None:
+            log = {"log_level": log_level, "log_format": log_format}
+            others = {"insecure": insecure, "loop": loop, **log}
+            sys.exit(_run_brokers(brokers, values, listeners, data, **others))
         config = replace(config, listeners=",".join(map(str, listeners)))
         options = ServeOptions(listeners=listeners, data=data, config=config, loop=loop)
         sys.exit(run(options))
-    except ConfigError as error:
-        _leave(error, EXIT_USAGE)
     except HeadraceError as error:
-        _leave(error, EXIT_FAILED)
+        _leave(error, EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED)
+
+
+def _run_brokers(
+    brokers: int,
+    values: Mapping[str, str],
+    listeners: Sequence[Listener],
+    data: Sequence[Path],
+    **others: Any,
+) -> int:
+    from headrace.server.supervisor.settings import MemberSettings
+    from headrace.server.supervisor.supervisor import supervise
+
+    settings = MemberSettings(
+        values={**_CLUSTER_DEFAULTS, **values},
+        listeners=[str(listener) for listener in listeners],
+        data=[str(directory.absolute()) for directory in data],
+        **others,
+    )
+    return supervise(brokers, settings)
 
 
 def _directories(log_dirs: str) -> tuple[Path, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import select
 import socket
 import time
@@ -43,7 +42,7 @@ _READ_BYTES: Final = 256 * 1024
 
 
 class SocketLoop(Protocol):
-    """What this store needs of an event loop."""
+    """An event loop, as this store uses it."""
 
     def add_reader(self, fd: int, callback: Callable[..., Any], /) -> Any:
         """Call a function whenever a socket can be read."""
@@ -52,10 +51,26 @@ class SocketLoop(Protocol):
         """Call a function whenever a socket can be written."""
 
     def remove_reader(self, fd: int, /) -> Any:
-        """End the calls."""
+        """Call `add_reader`'s function no more."""
 
     def remove_writer(self, fd: int, /) -> Any:
-        """End the calls."""
+        """Call `add_writer`'s function no more."""
+
+
+def read_settings(connection: socket.socket) -> dict[str, Any]:
+    """Return the settings that the other end has sent as its first message. Blocks until they have arrived.
+
+    Raises:
+        StorageError: The other end has ended.
+    """
+    messages = Messages()
+    while True:
+        for _, settings in messages:
+            return dict(settings)
+        data = connection.recv(_READ_BYTES)
+        if not data:
+            raise StorageError("the process with the metadata store has ended")
+        messages.add(data)
 
 
 class RemoteMetadataStore:
@@ -78,7 +93,7 @@ class RemoteMetadataStore:
         """
         self._socket = connection
         self._clock = clock
-        connection.setblocking(False)
+        connection.settimeout(0)
         self._messages = Messages()
         self._unsent = bytearray()
         self._loop: SocketLoop | None = None
@@ -87,21 +102,20 @@ class RemoteMetadataStore:
         self._watches = Watches(self._replica)
         self._number = 0
         self._requests: dict[int, Callable[[Message], object]] = {}
-        """What to do with the response to each request, by the number of the request."""
+        """The functions that get the responses, by the numbers of the requests."""
         self._commits: dict[int, Deferred[CommitOutcome]] = {}
         self._session = MetadataSession(0, 0)
         self._renewal: Deferred[Unavailable | None] | None = None
-        self.settings: dict[str, Any] = {}
-        """What the other end has sent with `StoreServer.connect`."""
         self.on_lost: Callable[[], object] = lambda: None
         """Called when the connection breaks."""
         disown_in_children(self)
         try:
-            if error := self.wait(self._begin()):
-                raise error
+            error = self.wait(self._begin())
         except BaseException:
             self.close()
             raise
+        if error is not None:
+            raise error
 
     def disown(self) -> None:
         """Close the socket in a forked child. That of the parent stays open."""
@@ -165,8 +179,6 @@ class RemoteMetadataStore:
             batch = parsed_batch(message)
             self._replica.apply(batch, size_of(batch))
             self._watches.deliver()
-        elif message[0] == "settings":
-            self.settings = message[1]
         elif (respond := self._requests.pop(message[1], None)) is not None:
             respond(message)
 

@@ -68,7 +68,9 @@ class Messages:
         while len(self._received) >= SIZE_BYTES:
             end = SIZE_BYTES + int.from_bytes(self._received[:SIZE_BYTES])
             if end > MESSAGE_BYTES_LIMIT:
-                raise StorageError(f"a message has {end} bytes, at most {MESSAGE_BYTES_LIMIT} are allowed")
+                raise StorageError(
+                    f"a message has {end} bytes, at most {MESSAGE_BYTES_LIMIT} are allowed"
+                )
             if len(self._received) < end:
                 return
             text = bytes(self._received[SIZE_BYTES:end])

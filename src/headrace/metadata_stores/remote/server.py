@@ -76,7 +76,7 @@ class StoreServer:
         return transport.close
 
     def opened(self, connection: _Connection) -> None:
-        """Note a connection."""
+        """Count a connection as open."""
         self._connections.add(connection)
 
     def closed(self, connection: _Connection) -> None:
@@ -99,7 +99,7 @@ class StoreServer:
                 self._owners.pop(operation.key, None)
 
     def _tick(self) -> None:
-        # Ticks are counted, not the time: after a pause of this process no session ends before its broker was heard.
+        # Ticks are counted, not the time: this process may have paused, and messages of the brokers wait to be read.
         self._timer = self._loop.call_later(self._tick_s, self._tick)
         for connection in self._connections:
             connection.silent_ticks += 1
@@ -108,7 +108,7 @@ class StoreServer:
         self._delete_orphans()
 
     def _delete_orphans(self) -> None:
-        """Delete the ephemeral entries of sessions that have ended. A failed deletion is repeated with the next tick."""
+        """Delete the ephemeral entries of sessions that have ended. A failed deletion is repeated."""
         alive = {connection.session for connection in self._connections}
         orphans = sorted(key for key, session in self._owners.items() if session not in alive)
         for first in range(0, len(orphans), OPERATIONS_LIMIT):
@@ -134,7 +134,7 @@ class _Connection(asyncio.Protocol):
         """The number of looks since the last message."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Note the connection."""
+        """Count the connection as open."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._server.opened(self)
@@ -152,7 +152,7 @@ class _Connection(asyncio.Protocol):
             self._transport.abort()
 
     def abort(self) -> None:
-        """Close the connection."""
+        """Close the connection at once."""
         self._transport.abort()
 
     def data_received(self, data: bytes) -> None:

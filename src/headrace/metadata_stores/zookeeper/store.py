@@ -12,9 +12,9 @@ from headrace.deferred import Deferred, resolved
 from headrace.errors import HeadraceError, StorageError
 from headrace.forking import FORKED, disown_in_children
 from headrace.metadata_stores.limits import check_commit
+from headrace.metadata_stores.replica import Replica
 from headrace.metadata_stores.watches import Callback, Watches
 from headrace.metadata_stores.zookeeper.engine import Engine
-from headrace.metadata_stores.replica import Replica
 from headrace.metadata_stores.zookeeper.settings import ZooKeeperSettings
 from headrace.metadata_stores.zookeeper.upkeep import MARKS_KEPT_MS
 from headrace.ports import (

@@ -1,0 +1,1 @@
+"""Several brokers of one cluster on one machine (`headrace serve --brokers N`): a supervisor and its processes."""
