@@ -55,13 +55,18 @@ def kafka_class_path(version: str | None = None) -> str:
     return _class_path(KAFKA, "kafka_*.jar", "" if version is None else f"-{version}", options)
 
 
-def zookeeper_class_path() -> str:
+def zookeeper_class_path(version: str | None = None) -> str:
     """The class path of ZooKeeper's server, fetched if it is not there yet.
+
+    Args:
+        version: ZooKeeper's version; None is the one that most tests run.
 
     Raises:
         JavaUnavailableError: Java or Maven is not installed, or Maven could not resolve the artifacts.
     """
-    return _class_path(ZOOKEEPER, "zookeeper-3*.jar", "-zookeeper")
+    options = [] if version is None else [f"-Dzookeeper.version={version}"]
+    suffix = "-zookeeper" if version is None else f"-zookeeper-{version}"
+    return _class_path(ZOOKEEPER, "zookeeper-3*.jar", suffix, options)
 
 
 def _class_path(pom: Path, expected: str, suffix: str, options: Sequence[str] = ()) -> str:

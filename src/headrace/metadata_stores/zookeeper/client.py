@@ -33,6 +33,7 @@ from headrace.metadata_stores.zookeeper.settings import ZooKeeperSettings, ZooKe
 _LOGGER: Final = logging.getLogger("headrace.zookeeper.kazoo")
 _LOGGER.propagate = False  # the store logs what its users have to know
 _LOGGER.addHandler(logging.NullHandler())
+_SHARE_OF_A_CALL: Final = 3
 _RETRY_DELAY_S: Final = 0.05
 _RETRY_DELAY_LIMIT_S: Final = 1.0
 
@@ -144,6 +145,11 @@ class Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
             self, self._conn_retry.copy(), logger=_LOGGER, sasl_options=sasl
         )
         self.add_listener(listener)
+
+    @property
+    def call_timeout_s(self) -> float:
+        """The time after which a call has failed and its server is given up, in seconds: a third of the session."""
+        return self.session_timeout_ms / _SHARE_OF_A_CALL / 1000
 
     @property
     def tls_error(self) -> str:

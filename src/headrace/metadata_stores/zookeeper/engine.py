@@ -28,6 +28,7 @@ from headrace.ports import (
     Put,
     SessionLost,
     Unavailable,
+    Unknown,
 )
 
 T = TypeVar("T")
@@ -150,9 +151,12 @@ class Engine:
         except HeadraceError as error:
             link.lose()
             return error
-        except KazooException as error:
+        except Exception as error:  # noqa: BLE001 - the caller gets an outcome in any case
             link.lose()
-            return Unavailable(f"ZooKeeper: {error or repr(error)}")
+            return Unavailable(f"ZooKeeper: {error!r}")
+        except BaseException:  # the store is closed meanwhile
+            link.lose()
+            raise
         if self._reading is not None:
             await asyncio.wait([self._reading])
         self._committer.acknowledged_ms = max(self._committer.acknowledged_ms, sent_ms)
@@ -181,7 +185,11 @@ class Engine:
         failure, link = self.failure, self._link
         if failure is not None or link is None:
             return failure or Unavailable("there is no session with ZooKeeper")
-        return await self._committer.commit(link, checks, operations)
+        try:
+            return await self._committer.commit(link, checks, operations)
+        except Exception as error:  # noqa: BLE001 - the caller gets an outcome in any case
+            self._journal.error("work_failed", work="metadata commit", error=repr(error))
+            return Unknown(f"the commit has failed: {error!r}")
 
     async def sync(self) -> StorageError | None:
         """Read everything that was committed before the call."""

@@ -165,7 +165,7 @@ class Link:
             result.rawlink(one)
         self._waiting.add(future)
         try:
-            await asyncio.wait_for(future, self._settings.call_timeout_s)
+            await asyncio.wait_for(future, self.client.call_timeout_s)
         except TimeoutError:
             self.client.drop()
             raise ConnectionLoss from None

@@ -117,8 +117,14 @@ class Reader:
             except (KazooException, UnreadableZnodeError) as error:
                 if link.is_lost():
                     return
-                self._journal.error("metadata_log_not_read", error=str(error) or repr(error))
-                await asyncio.sleep(RETRY_INTERVAL_S)
+                await self._failed(error)
+            except Exception as error:  # noqa: BLE001 - without a reader the broker would know nothing any more
+                await self._failed(error)
+
+    async def _failed(self, error: Exception) -> None:
+        self._journal.error("metadata_log_not_read", error=str(error) or repr(error))
+        self._next = None
+        await asyncio.sleep(RETRY_INTERVAL_S)
 
     async def _follow(self, link: Link) -> None:
         while not link.is_lost():

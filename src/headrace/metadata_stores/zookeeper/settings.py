@@ -8,7 +8,6 @@ from typing import Final
 from headrace.errors import ConfigError
 
 DEFAULT_PORT: Final = 2181
-_SHARE_OF_A_CALL: Final = 3
 _SHARE_OF_A_CONNECTION: Final = 10
 _LEAST_CONNECTION_TIMEOUT_MS: Final = 250
 
@@ -96,11 +95,6 @@ class ZooKeeperSettings:
         """The path below which all znodes are; "" for the root of ZooKeeper."""
         path = "/".join(part for part in self.connect.partition("/")[2].split("/") if part)
         return f"/{path}" if path else ""
-
-    @property
-    def call_timeout_s(self) -> float:
-        """The time after which a call has failed and its server is given up, in seconds: a third of the session."""
-        return self.session_timeout_ms / _SHARE_OF_A_CALL / 1000
 
     @property
     def attempt_timeout_s(self) -> float:

@@ -41,6 +41,8 @@ def test_no_password_is_in_the_text_of_the_settings() -> None:
     assert "secret" not in repr(settings)
 
 
-def test_a_server_is_given_up_after_a_third_of_the_session_and_an_attempt_after_a_tenth() -> None:
-    settings = ZooKeeperSettings("a", session_timeout_ms=9_000)
-    assert (settings.call_timeout_s, settings.attempt_timeout_s) == (3.0, 0.9)
+@pytest.mark.parametrize(("session_ms", "attempt_s"), [(9_000, 0.9), (1_000, 0.25)])
+def test_an_attempt_to_connect_lasts_a_tenth_of_the_session(
+    session_ms: int, attempt_s: float
+) -> None:
+    assert ZooKeeperSettings("a", session_timeout_ms=session_ms).attempt_timeout_s == attempt_s
