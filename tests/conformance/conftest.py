@@ -6,7 +6,10 @@ import os
 
 import pytest
 
+from tests.fixtures.kafka_python import close_refused_sockets
 from tests.fixtures.targets import TARGETS
+
+close_refused_sockets()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
