@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from kazoo.client import KazooClient
 
-from headrace.metadata_stores.zookeeper import ZooKeeperSettings, open_zookeeper_store
+from headrace.metadata_stores.zookeeper import ZooKeeperSettings, open_zookeeper_store, takeover
 from headrace.metadata_stores.zookeeper.store import ZooKeeperMetadataStore
 from headrace.ports import MetadataStore
 from tests.fixtures.logs import RecordingJournal
@@ -84,10 +83,5 @@ def store(request: pytest.FixtureRequest, opened: Open) -> MetadataStore:
 
 def end_session(store: ZooKeeperMetadataStore) -> None:
     """End the session of a store on the server, as its expiry does."""
-    link = store._engine._link
-    assert link is not None
-    session = link.client._session_id, link.client._session_passwd
-    other = KazooClient(link.client.hosts[0][0] + f":{link.client.hosts[0][1]}", client_id=session)
-    other.start()
-    other.stop()
-    other.close()
+    assert store.session_key is not None
+    assert takeover.end_session(store._settings, store.session_key)

@@ -27,8 +27,9 @@ from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
-from headrace.errors import ConfigError
-from headrace.metadata_stores.zookeeper.settings import ZooKeeperSettings, ZooKeeperTls
+from headrace.metadata_stores.zookeeper.settings import ZooKeeperSettings
+from headrace.metadata_stores.zookeeper.takeover import SessionKey
+from headrace.metadata_stores.zookeeper.tls import tls_context
 
 _LOGGER: Final = logging.getLogger("headrace.zookeeper.kazoo")
 _LOGGER.propagate = False  # the store logs what its users have to know
@@ -68,24 +69,6 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
             raise
 
 
-def _tls_context(tls: ZooKeeperTls) -> ssl.SSLContext:
-    """Return the context of TLS connections.
-
-    Raises:
-        ConfigError: A file cannot be read.
-    """
-    try:
-        context = ssl.create_default_context(cafile=tls.ca_file)
-        context.check_hostname = tls.verifies_host_name
-        if tls.certificate_file is not None:
-            context.load_cert_chain(tls.certificate_file, tls.key_file, tls.key_password or "")
-    except OSError as error:
-        files = [tls.ca_file, tls.certificate_file, tls.key_file]
-        named = ", ".join(file for file in files if file is not None)
-        raise ConfigError(f"TLS with ZooKeeper cannot use {named}: {error}") from error
-    return context
-
-
 class _Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
     """The connection of a session, one server after the other."""
 
@@ -121,7 +104,7 @@ class Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
         """The time after which another server is tried, in seconds."""
         self.session_timeout_ms = settings.session_timeout_ms
         """The time-out of the session in milliseconds, as the servers have chosen it."""
-        tls = None if settings.tls is None else _tls_context(settings.tls)
+        tls = None if settings.tls is None else tls_context(settings.tls)
         sasl = None
         if settings.sasl_user is not None:
             sasl = {
@@ -160,6 +143,11 @@ class Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
     def number(self) -> int:
         """The id of the session; 0 before it begins."""
         return int(self._session_id or 0)
+
+    @property
+    def key(self) -> SessionKey:
+        """The id and the password of the session."""
+        return SessionKey(self.number, bytes(self._session_passwd))
 
     def send(self, request: Any) -> Any:
         """Send a request, and return the result of kazoo that will have the response."""

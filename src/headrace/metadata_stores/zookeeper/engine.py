@@ -16,6 +16,7 @@ from headrace.metadata_stores.zookeeper.link import Link
 from headrace.metadata_stores.zookeeper.opening import open_session
 from headrace.metadata_stores.zookeeper.reader import Reader
 from headrace.metadata_stores.zookeeper.settings import ZooKeeperSettings
+from headrace.metadata_stores.zookeeper.takeover import SessionKey
 from headrace.metadata_stores.zookeeper.tree import Tree
 from headrace.metadata_stores.zookeeper.upkeep import prune
 from headrace.ports import (
@@ -104,6 +105,11 @@ class Engine:
             self._settings.session_timeout_ms if link is None else link.client.session_timeout_ms
         )
         return MetadataSession(self._number, self._committer.acknowledged_ms, timeout_ms)
+
+    @property
+    def key(self) -> SessionKey | None:
+        """The id and the password of the present session; None before the first session."""
+        return None if self._link is None else self._link.client.key
 
     @property
     def failure(self) -> Unavailable | SessionLost | None:

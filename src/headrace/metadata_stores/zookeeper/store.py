@@ -16,6 +16,7 @@ from headrace.metadata_stores.replica import Replica
 from headrace.metadata_stores.watches import Callback, Watches
 from headrace.metadata_stores.zookeeper.engine import Engine
 from headrace.metadata_stores.zookeeper.settings import ZooKeeperSettings
+from headrace.metadata_stores.zookeeper.takeover import SessionKey
 from headrace.metadata_stores.zookeeper.upkeep import MARKS_KEPT_MS
 from headrace.ports import (
     Check,
@@ -133,6 +134,11 @@ class ZooKeeperMetadataStore:
     def session(self) -> MetadataSession:
         """The current session, whose end the client may not know yet."""
         return self._engine.session
+
+    @property
+    def session_key(self) -> SessionKey | None:
+        """The key by which another process can end the present session: see `takeover.end_session`."""
+        return self._engine.key
 
     def renew(self) -> Deferred[Unavailable | None]:
         """Begin another session after SessionLost. Does nothing if the session is alive."""
