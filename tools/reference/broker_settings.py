@@ -183,7 +183,7 @@ def _foreign() -> str:
     return (
         "\n## Options of Kafka without effect\n\n"
         "The broker accepts these options and ignores them. At the start it logs their names once. Options\n"
-        "of releases before 4.0 (`zookeeper.*`, `inter.broker.protocol.version` and others) have no effect either.\n\n"
+        "of releases before 4.0 (`inter.broker.protocol.version` and others) have no effect either.\n\n"
         + table(("why", "options"), accepted)
         + "\n## Options of Kafka that are refused\n\n"
         "With any other value than those in the table the broker does not start, because ignoring the\n"

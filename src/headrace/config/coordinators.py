@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from headrace.config.options import OptionType, option
-from headrace.config.security import BrokerSecurityConfig
+from headrace.config.zookeeper import BrokerZooKeeperConfig
 
 _INT: Final = OptionType.INT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CoordinatorConfig(BrokerSecurityConfig):
+class CoordinatorConfig(BrokerZooKeeperConfig):
     """The options of the coordinators, and of the internal topics in which the coordinators store their records."""
 
     group_consumer_assignment_interval_ms: int = option(

@@ -252,7 +252,9 @@ REFUSED: Final[Mapping[str, Refused]] = {
 """Options of Kafka that Headrace refuses, because ignoring them would break a promise."""
 
 _REMOVED: Final = re.compile(
-    r"zookeeper\..*|password\.encoder\..*|inter\.broker\.protocol\.version|log\.message\.format\.version"
+    r"zookeeper\.(?!connect$|(connection|session)\.timeout\.ms$|set\.acl$|ssl\.client\.enable$"
+    r"|ssl\.endpoint\.identification\.algorithm$|ssl\.keystore\.(location|password)$|ssl\.truststore\.location$).*"
+    r"|password\.encoder\..*|inter\.broker\.protocol\.version|log\.message\.format\.version"
     r"|control\.plane\.listener\.name|log\.message\.downconversion\.enable|log\.message\.timestamp\.difference\.max\.ms"
     r"|metadata\.migration\..*|zookeeper\.metadata\.migration\.enable|offsets\.topic\.version|eligible\.leader\..*"
     r"|quota\.(producer|consumer)\.default|delegation\.token\.master\.key|config\.providers\..*"

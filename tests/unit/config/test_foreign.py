@@ -47,7 +47,10 @@ def test_a_refused_option_has_values_that_ask_for_nothing(name: str) -> None:
     [
         ("background.threads", "ignored"),
         ("sasl.kerberos.min.time.before.relogin", "ignored"),
-        ("zookeeper.connect", "ignored"),
+        ("zookeeper.connect", "ours"),
+        ("zookeeper.ssl.keystore.location", "ours"),
+        ("zookeeper.connection.timeout.ms", "ours"),
+        ("zookeeper.max.in.flight.requests", "ignored"),
         ("password.encoder.secret", "ignored"),
         ("config.providers.file.class", "ignored"),
         ("listener.name.inner.num.network.threads", "ignored"),

@@ -20,6 +20,7 @@ from headrace.cli.output.printing import say
 from headrace.errors import ConfigError, HeadraceError
 
 if TYPE_CHECKING:
+    from headrace.config.broker import BrokerConfig
     from headrace.config.listeners import Listener
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -104,6 +105,15 @@ def server_options(command: F) -> F:
     help="What an acknowledgement means, unless a topic has its own setting: synced to disk, synced within MS "
     "milliseconds, or in the page cache.  [default: fsync]",
 )
+@click.option(
+    "--zookeeper",
+    metavar="HOST:PORT[,HOST:PORT...][/CHROOT]",
+    help="The servers of ZooKeeper that coordinates the cluster of this broker (zookeeper.connect). Needs --broker-id.",
+)
+@click.option(
+    "--broker-id", metavar="N", help="The number of this broker in its cluster (broker.id)."
+)
+@click.option("--rack", metavar="NAME", help="The rack of this broker (broker.rack).")
 @server_options
 def serve(data: tuple[Path, ...], durability: str | None, **options: Any) -> None:
     """Run a broker that keeps its data in a directory, or in several.
@@ -112,12 +122,20 @@ def serve(data: tuple[Path, ...], durability: str | None, **options: Any) -> Non
     SIGINT. Exit codes: 0 stopped by a signal, 1 the data cannot be used or the disk failed, 2 wrong usage or
     configuration.
 
+    With --zookeeper the broker is one of a cluster, usually each on a machine of its own. It accepts connections when
+    its logs are recovered and the cluster knows it. Before it stops, other brokers take over its partitions, for at
+    most 30 seconds. The line ends with `cluster=ID broker=N`.
+
     With --brokers N it runs N brokers of one cluster, to use more cores. It makes nothing safer, because the brokers
     are on one machine. Broker I has the ports of --listen plus I-1, and its data in DIR/broker-I. Topics have one
     replica, unless they are created with more. The line is
     `ready kafka=HOST:PORT,HOST:PORT data=DIR pid=N cluster=ID brokers=N`. A broker that dies is started again.
     """
     settings = {"durability": durability} if durability is not None else {}
+    flags = {"zookeeper.connect": "zookeeper", "broker.id": "broker_id", "broker.rack": "rack"}
+    of_cluster = {name: options.pop(flag) for name, flag in flags.items()}
+    given = (f"{name}={value}" for name, value in of_cluster.items() if value is not None)
+    options["assignments"] += tuple(given)
     run_server(data=data, default_data=Path("headrace-data"), settings=settings, **options)
 
 
@@ -157,7 +175,6 @@ def run_server(
     from headrace.config.broker import parse_broker_config
     from headrace.server.listen import chosen_listeners
     from headrace.server.log import LoggingJournal, configure_logging
-    from headrace.server.process import ServeOptions, run
 
     configure_logging(log_level, log_format)
     try:
@@ -176,11 +193,29 @@ def run_server(
             log = {"log_level": log_level, "log_format": log_format}
             others = {"insecure": insecure, "loop": loop, **log}
             sys.exit(_run_brokers(brokers, values, listeners, data, **others))
-        config = replace(config, listeners=",".join(map(str, listeners)))
-        options = ServeOptions(listeners=listeners, data=data, config=config, loop=loop)
-        sys.exit(run(options))
+        sys.exit(_run_broker(config, values, listeners, data, loop=loop))
     except HeadraceError as error:
         _leave(error, EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED)
+
+
+def _run_broker(
+    config: BrokerConfig,
+    values: Mapping[str, str],
+    listeners: Sequence[Listener],
+    data: Sequence[Path],
+    *,
+    loop: str,
+) -> int:
+    from headrace.server.process import ServeOptions, run
+    from headrace.server.zookeeper import zookeeper_membership
+
+    config = replace(config, listeners=",".join(map(str, listeners)))
+    membership = zookeeper_membership(config, values)
+    return run(
+        ServeOptions(
+            listeners=listeners, data=data, config=config, loop=loop, membership=membership
+        )
+    )
 
 
 def _run_brokers(

@@ -47,6 +47,10 @@ def supervise(brokers: int, settings: MemberSettings) -> int:
             raise ConfigError(
                 f"{name} is for one broker: with --brokers the brokers have the ids 1 to {brokers}"
             )
+    if settings.values.get("zookeeper.connect"):
+        raise ConfigError(
+            "--brokers has a metadata store of its own: leave out zookeeper.connect, or --brokers"
+        )
     with contextlib.ExitStack() as stack:
         if not settings.data:
             temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-"))
