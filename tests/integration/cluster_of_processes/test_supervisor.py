@@ -169,6 +169,39 @@ def test_clients_notice_nothing_of_a_killed_leader_if_there_are_three_replicas(
         wait_until(lambda: in_sync(cluster, "orders") == [1, 2, 3], lambda: cluster.log)
 
 
+def test_a_broker_that_hangs_is_replaced_and_joins_again(tmp_path: Path) -> None:
+    with running_cluster(tmp_path, 3) as cluster:
+        create(cluster, "orders", 1, 3, min_insync_replicas="2")
+        wait_until(lambda: in_sync(cluster, "orders") == [1, 2, 3], lambda: cluster.log)
+        first = leaders(cluster, "orders")[0]
+        hanging = psutil.Process(cluster.pids(first)[0])
+        hanging.suspend()
+        others = [each for number, each in enumerate(cluster.addresses, 1) if number != first]
+        cluster.addresses, addresses = others, cluster.addresses
+        produce(cluster, "orders", 1, ["while it hangs"])
+        assert leaders(cluster, "orders")[0] != first
+        hanging.resume()
+        wait_until(lambda: in_sync(cluster, "orders") == [1, 2, 3], lambda: cluster.log)
+        cluster.addresses = addresses
+        assert f"broker_session_ended broker={first} " in cluster.log
+        assert cluster.pids(first) == [hanging.pid]
+        assert consume(cluster, "orders", 0, 1) == ["while it hangs"]
+
+
+def test_traffic_goes_on_while_the_supervisor_hangs(tmp_path: Path) -> None:
+    with running_cluster(tmp_path, 2) as cluster:
+        create(cluster, "orders", 2)
+        hanging = psutil.Process(cluster.pid)
+        hanging.suspend()
+        produce(cluster, "orders", 2, ["a"])
+        wait_until(lambda: cluster.log.count("broker_lease_ended") == 2, lambda: cluster.log)
+        produce(cluster, "orders", 2, ["b", "c"])
+        hanging.resume()
+        create(cluster, "later", 2)
+        assert consume(cluster, "orders", 1, 3) == ["a", "b", "c"]
+        assert "broker_session_ended" not in cluster.log
+
+
 def test_the_brokers_end_with_a_killed_supervisor(tmp_path: Path) -> None:
     with running_cluster(tmp_path, 2) as cluster:
         create(cluster, "orders", 2)

@@ -13,6 +13,8 @@ from typing import Any, Final
 from headrace.metadata_stores.remote.messages import Message
 from headrace.metadata_stores.remote.server import StoreServer
 from headrace.ports import Journal
+from headrace.server.log import describe
+from headrace.server.process import EXIT_FAILED
 
 _FIRST_BACKOFF_S: Final = 0.25
 _MAX_BACKOFF_S: Final = 30.0
@@ -65,7 +67,13 @@ class BrokerProcess:
         loop, backoff_s = asyncio.get_running_loop(), _FIRST_BACKOFF_S
         while True:
             began_s = loop.time()
-            code = await self._run_once()
+            try:
+                code = await self._run_once()
+            except OSError as error:  # the machine has no process or no descriptor left
+                self._journal.error(
+                    "broker_process_not_started", broker=self._number, error=describe(error)
+                )
+                code = EXIT_FAILED
             if self._ends.is_set() or not self.was_ready:
                 return code
             if loop.time() - began_s >= _GOOD_RUN_S:
