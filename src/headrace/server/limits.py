@@ -8,6 +8,9 @@ from typing import Final
 KIB: Final = 1024
 MIB: Final = 1024 * 1024
 
+HANDOVER_TIMEOUT_S: Final = 30
+"""The time after which a broker ends although it still leads partitions that others could lead, in seconds."""
+
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:

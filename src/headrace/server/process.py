@@ -29,11 +29,9 @@ from headrace.server.limits import ServerLimits
 from headrace.server.listeners import BoundListener
 from headrace.server.log import LoggingJournal, LogLevels, RateLimited, describe
 from headrace.server.membership import Membership, SharedStore, StoreContext, advertised
+from headrace.server.reports import EXIT_FAILED, EXIT_OK, print_ready
 from headrace.server.service import BrokerService
 from headrace.server.stores import Stores, open_stores, warn_of_exposed
-
-EXIT_OK: Final = 0
-EXIT_FAILED: Final = 1
 
 _ENOUGH_CONNECTIONS: Final = 1_000
 _SWITCH_INTERVAL_S: Final = 0.0001
@@ -89,13 +87,6 @@ def _run_on_loop(kind: str, main: Callable[[], Coroutine[Any, Any, int]]) -> int
                 raise
     with asyncio.Runner(loop_factory=factory) as runner:
         return runner.run(main())
-
-
-def print_ready(line: str) -> None:
-    """Print the ready line, unless standard output is closed."""
-    with contextlib.suppress(OSError):
-        sys.stdout.write(line + "\n")
-        sys.stdout.flush()
 
 
 def _same(peers: Peers) -> Peers:

@@ -27,7 +27,7 @@ from headrace.server.descriptors import segment_files
 from headrace.server.entropy import OsEntropy
 from headrace.server.hub import BrokerHub
 from headrace.server.jwks import KeyReader
-from headrace.server.limits import ServerLimits
+from headrace.server.limits import HANDOVER_TIMEOUT_S, ServerLimits
 from headrace.server.listeners import BoundListener
 from headrace.server.log import RateLimited, describe
 from headrace.server.peer_security import inter_broker_listener, login_remedy, peer_config
@@ -36,8 +36,6 @@ from headrace.server.stores import Stores, boot_id
 from headrace.server.threads.syncer import Syncer, run_in_parallel
 
 _DRAIN_TIMEOUT_S: Final = 2.5
-HANDOVER_TIMEOUT_S: Final = 30
-"""The time after which a broker ends although it still leads partitions that others could lead, in seconds."""
 
 
 class BrokerService:

@@ -13,11 +13,9 @@ from headrace.broker.log_dirs.log_dirs import UnusableDirectory
 from headrace.core.meta_properties import META_FILE
 from headrace.errors import ConfigError, StorageError
 from headrace.ports import FileSystem, Journal, MetadataStore, OpenStorage
+from headrace.server.data_directory import METADATA_FILE, broker_directories
 from headrace.storage.registry import StorageFactory, storages
 
-METADATA_FILE: Final = "metadata.sqlite"
-BROKER_DIRECTORY: Final = "broker-"
-"""The directory of a broker begins with it, if several brokers share a data directory. Its id follows."""
 _LOCK_FILE: Final = ".lock"
 _BOOT_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
 
@@ -94,16 +92,6 @@ def boot_id(path: Path = _BOOT_FILE) -> str | None:
         return path.read_text(encoding="ascii").strip() or None
     except (OSError, ValueError):
         return None
-
-
-def broker_directories(path: Path) -> dict[int, Path]:
-    """Return the directories of the brokers that share a data directory (`--brokers`), by the id of the broker."""
-    found: dict[int, Path] = {}
-    for directory in path.glob(f"{BROKER_DIRECTORY}*"):
-        number = directory.name.removeprefix(BROKER_DIRECTORY)
-        if number.isdecimal() and (directory / META_FILE).exists():
-            found[int(number)] = directory
-    return found
 
 
 def warn_of_exposed(data: Sequence[Path], journal: Journal) -> None:

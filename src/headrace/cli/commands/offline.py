@@ -26,8 +26,9 @@ from headrace.metadata_stores.sqlite import SqliteMetadataStore
 from headrace.ports import MetadataBatch, MetadataStore
 from headrace.security.acls import AclBinding, AclFilter
 from headrace.security.scram import ScramMechanism, credential_of_salted
+from headrace.server.data_directory import METADATA_FILE
 from headrace.server.entropy import OsEntropy
-from headrace.server.stores import METADATA_FILE, open_stores
+from headrace.server.stores import open_stores
 
 
 class _Said:

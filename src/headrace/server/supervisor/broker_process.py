@@ -14,7 +14,7 @@ from headrace.metadata_stores.remote.messages import Message
 from headrace.metadata_stores.remote.server import StoreServer
 from headrace.ports import Journal
 from headrace.server.log import describe
-from headrace.server.process import EXIT_FAILED
+from headrace.server.reports import EXIT_FAILED
 
 _FIRST_BACKOFF_S: Final = 0.25
 _MAX_BACKOFF_S: Final = 30.0

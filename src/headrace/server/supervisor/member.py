@@ -19,10 +19,9 @@ from headrace.metadata_stores.remote.client import RemoteMetadataStore, read_set
 from headrace.server.listen import chosen_listeners
 from headrace.server.log import configure_logging
 from headrace.server.membership import StoreContext
-from headrace.server.process import EXIT_FAILED, ServeOptions, run
+from headrace.server.process import ServeOptions, run
+from headrace.server.reports import EXIT_FAILED, EXIT_USAGE
 from headrace.server.supervisor.settings import MemberSettings
-
-EXIT_USAGE = 2
 
 
 class SupervisedMembership:

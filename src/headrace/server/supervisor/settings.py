@@ -8,7 +8,7 @@ from typing import Final
 
 from headrace.config.listeners import ListenAddress, parse_advertised
 from headrace.errors import ConfigError
-from headrace.server.stores import BROKER_DIRECTORY
+from headrace.server.data_directory import BROKER_DIRECTORY
 
 _PORT_LIMIT: Final = 65_535
 

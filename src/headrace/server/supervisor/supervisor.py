@@ -18,10 +18,10 @@ from headrace.errors import ConfigError, StorageError
 from headrace.metadata_stores.remote.server import StoreServer
 from headrace.metadata_stores.sqlite import SqliteMetadataStore
 from headrace.ports import Journal
+from headrace.server.data_directory import METADATA_FILE, broker_directories
+from headrace.server.limits import HANDOVER_TIMEOUT_S
 from headrace.server.log import LoggingJournal
-from headrace.server.process import EXIT_FAILED, EXIT_OK, print_ready
-from headrace.server.service import HANDOVER_TIMEOUT_S
-from headrace.server.stores import METADATA_FILE, broker_directories
+from headrace.server.reports import EXIT_FAILED, EXIT_OK, print_ready
 from headrace.server.supervisor.broker_process import BrokerProcess
 from headrace.server.supervisor.settings import MemberSettings
 from headrace.storage.permissions import make_private_directory

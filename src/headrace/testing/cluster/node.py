@@ -16,12 +16,13 @@ from headrace.errors import ClosedError, ConfigError
 from headrace.metadata_stores.sessions import SimulatedMetadataStore
 from headrace.ports import Peers
 from headrace.server.descriptors import descriptor_limit
+from headrace.server.limits import HANDOVER_TIMEOUT_S
 from headrace.server.listen import chosen_listeners
 from headrace.server.listeners import BoundListener
 from headrace.server.log import LoggingJournal, RateLimited
 from headrace.server.peers import PeerConnections
 from headrace.server.process import server_limits
-from headrace.server.service import HANDOVER_TIMEOUT_S, BrokerService
+from headrace.server.service import BrokerService
 from headrace.server.stores import Stores
 from headrace.storage.memory_files import MemoryFileSystem
 from headrace.storage.registry import storages

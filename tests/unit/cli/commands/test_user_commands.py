@@ -16,7 +16,8 @@ from headrace.core.cluster.records import ScramRecord, decode
 from headrace.errors import ConfigError
 from headrace.metadata_stores.sqlite import SqliteMetadataStore
 from headrace.security.scram import ScramCredential, ScramMechanism
-from headrace.server.stores import METADATA_FILE, open_stores
+from headrace.server.data_directory import METADATA_FILE
+from headrace.server.stores import open_stores
 from tests.fixtures.broker_harness import BrokerHarness
 from tests.fixtures.metadata_stores import stored
 
