@@ -40,9 +40,10 @@ def test_old_entries_of_the_change_log_are_deleted(
     store, away = opened(single), opened(single)
     seen = Seen()
     watch(store, seen)
-    outcomes = [store.commit([], [Put(f"k{i}", b"")]) for i in range(ENTRIES_LIMIT + 30)]
-    for outcome in outcomes:
-        versions_of(store.wait(outcome))
+    for start in range(0, ENTRIES_LIMIT + 30, 103):
+        puts = [Put(f"k{number}", b"") for number in range(start, start + 103)]
+        for outcome in [store.commit([], [put]) for put in puts]:
+            versions_of(store.wait(outcome))
     path = layout.generation_path(1)
     assert len(hand.get_children(path)) == ENTRIES_LIMIT + 30
     upkeep(store)

@@ -108,8 +108,9 @@ class Engine:
 
     @property
     def key(self) -> SessionKey | None:
-        """The id and the password of the present session; None before the first session."""
-        return None if self._link is None else self._link.client.key
+        """The id and the password of the present session; None if there is no session."""
+        key = None if self._link is None else self._link.client.key
+        return key if key is not None and key.number else None
 
     @property
     def failure(self) -> Unavailable | SessionLost | None:
