@@ -222,7 +222,7 @@ def test_flags_override_settings_of_the_properties_file(tmp_path: Path) -> None:
     settings = tmp_path / "server.properties"
     settings.write_text(
         f"# a comment\nlisteners=PLAINTEXT://127.0.0.1:1\nlog.dirs={tmp_path / 'logs'}\n"
-        "num.network.threads=3\nnum.partitions = 4\nzookeeper.connect=localhost:2181\n"
+        "num.network.threads=3\nnum.partitions = 4\nzookeeper.max.in.flight.requests=10\n"
     )
     with running_server(
         tmp_path, "--config-file", str(settings), "--config", "num.partitions=5"
