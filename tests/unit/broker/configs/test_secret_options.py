@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,14 @@ SECRET = "hunter2-and-more"
 
 @pytest.mark.parametrize("version", [1, 2, 3, 4])
 def test_a_secret_is_described_as_null(version: int) -> None:
-    harness = BrokerHarness(ssl_key_password=SECRET, ssl_keystore_key=SECRET)
+    given = (
+        "ssl.key.password",
+        "ssl.keystore.key",
+        "zookeeper.ssl.keystore.password",
+        "headrace.zookeeper.digest.password",
+    )
+    options: dict[str, Any] = {name.replace(".", "_"): SECRET for name in given}
+    harness = BrokerHarness(**options)
     resource = DescribeConfigsResource(resource_type=4, resource_name="1", configuration_keys=None)
     request = DescribeConfigsRequest(resources=[resource], include_synonyms=True)
     pending = harness.send(request, version)
@@ -28,9 +36,8 @@ def test_a_secret_is_described_as_null(version: int) -> None:
     assert SECRET.encode() not in pending.wire
     configs = {config.name: config for config in pending.response.results[0].configs}
     secret = {name for name, config in configs.items() if config.is_sensitive}
-    given = {"ssl.key.password", "ssl.keystore.key"}
     mechanisms = ("plain", "scram-sha-256", "scram-sha-512")
-    assert secret == given | {f"{each}.sasl.jaas.config" for each in mechanisms}
+    assert secret == set(given) | {f"{each}.sasl.jaas.config" for each in mechanisms}
     for name in given:
         assert configs[name].value is None
         assert [synonym.value for synonym in configs[name].synonyms] == [None, None]
