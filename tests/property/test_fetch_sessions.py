@@ -37,6 +37,7 @@ class Truth:
     end: int = 0
     start: int = 0
     failed: bool = False
+    leader_epoch: int = 0
 
     def state(self) -> tuple[int, int, bool]:
         return (-1, -1, True) if self.failed else (self.end, self.start, False)
@@ -49,7 +50,7 @@ class Reader:
     wanted: dict[Key, int] = field(default_factory=dict)
     session_id: int = 0
     epoch: int = 0
-    asked: dict[Key, int] = field(default_factory=dict)
+    asked: dict[Key, tuple[int, int]] = field(default_factory=dict)
     known: dict[Key, tuple[int, int, bool]] = field(default_factory=dict)
     waiting: tuple[Fetch, bool] | None = None
 
@@ -82,6 +83,10 @@ class Sessions(RuleBasedStateMachine):
     @rule(key=st.sampled_from(KEYS))
     def fail_or_recover(self, key: Key) -> None:
         self.truth[key].failed = not self.truth[key].failed
+
+    @rule(key=st.sampled_from(KEYS))
+    def elect(self, key: Key) -> None:
+        self.truth[key].leader_epoch += 1
 
     @rule(ms=st.sampled_from([1, EVICTION_MS // 2, EVICTION_MS + 1]))
     def pass_time(self, ms: int) -> None:
@@ -131,17 +136,16 @@ class Sessions(RuleBasedStateMachine):
             self.answer(reader)
 
     def request(self, reader: Reader) -> FetchRequest:
+        wanted = {
+            key: (offset, self.truth[key].leader_epoch) for key, offset in reader.wanted.items()
+        }
         if reader.epoch:
-            named = {
-                key: offset
-                for key, offset in reader.wanted.items()
-                if reader.asked.get(key) != offset
-            }
+            named = {key: asked for key, asked in wanted.items() if reader.asked.get(key) != asked}
             gone = [key for key in reader.asked if key not in reader.wanted]
         else:
-            named, gone = reader.wanted, []
+            named, gone = wanted, []
             reader.known = {}
-        reader.asked = dict(reader.wanted)
+        reader.asked = wanted
         for key in gone:
             reader.known.pop(key, None)
         return FetchRequest(
@@ -150,9 +154,13 @@ class Sessions(RuleBasedStateMachine):
             topics=[
                 FetchTopic(
                     **self.named(topic),
-                    partitions=[FetchPartition(partition=index, fetch_offset=offset)],
+                    partitions=[
+                        FetchPartition(
+                            partition=index, fetch_offset=offset, current_leader_epoch=leader_epoch
+                        )
+                    ],
                 )
-                for (topic, index), offset in named.items()
+                for (topic, index), (offset, leader_epoch) in named.items()
             ],
             forgotten_topics_data=[
                 ForgottenTopic(**self.named(topic), partitions=[index]) for topic, index in gone
@@ -170,11 +178,13 @@ class Sessions(RuleBasedStateMachine):
         assert reader.waiting is not None
         (fetch, full), reader.waiting = reader.waiting, None
         read = {
-            (self.name(topic), part.partition): part.fetch_offset
+            (self.name(topic), part.partition): (part.fetch_offset, part.current_leader_epoch)
             for topic in fetch.topics
             for part in topic.partitions
         }
-        assert read == reader.asked, "exactly what the reader wants is read, from where it wants"
+        assert read == reader.asked, (
+            "exactly what the reader wants is read, where and in the epoch it wants"
+        )
         response = fetch.finish(self.read(fetch))
         assert response.error_code == 0
         told = [
