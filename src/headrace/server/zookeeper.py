@@ -19,6 +19,7 @@ from headrace.server.membership import StoreContext
 
 if TYPE_CHECKING:
     from headrace.metadata_stores.zookeeper.store import ZooKeeperMetadataStore
+    from headrace.server.guard.broker_side import Guard
 
 _UPKEEP_INTERVAL_S: Final = 300.0
 """The time between two removals of what the store needs no more, in seconds."""
@@ -30,16 +31,27 @@ class ZooKeeperMembership:
     def __init__(self, settings: ZooKeeperSettings) -> None:
         """Prepare the session that `open_store` begins."""
         self._settings = settings
+        self.guard: Guard | None = None
+        """The guard of this process; None for none."""
 
     def open_store(self, context: StoreContext) -> ZooKeeperMetadataStore:
         """Begin a session with ZooKeeper; see `headrace.server.membership.Membership`."""
-        loop = context.loop
+        loop, guard = context.loop, self.guard
+
+        def arrived() -> None:
+            context.arrived()
+            if guard is not None:  # the session may be another one
+                guard.report(self._settings, store.session_key)
+
         store = open_zookeeper_store(
             self._settings,
             clock=context.clock,
             journal=context.journal,
-            wake=partial(loop.call_soon_threadsafe, context.arrived),
+            wake=partial(loop.call_soon_threadsafe, arrived),
         )
+        if guard is not None:
+            guard.report(self._settings, store.session_key)
+            guard.watch(loop, context.journal)
         loop.call_later(_UPKEEP_INTERVAL_S, _upkeep, loop, store)
         return store
 

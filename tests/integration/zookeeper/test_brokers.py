@@ -31,7 +31,9 @@ def broker(directory: Path, number: int, connect: str, *arguments: str) -> Serve
         log_path=directory / f"broker-{number}.log",
         arguments=[
             *("--zookeeper", connect, "--broker-id", str(number), "--rack", f"rack-{number}"),
-            *("--config", "zookeeper.session.timeout.ms=1500", *arguments),
+            # Without a guard these tests kill the broker by the id of the process that they have started, and the
+            # session has to end by itself. test_guard.py has brokers with a guard.
+            *("--config", "zookeeper.session.timeout.ms=1500", "--no-guard", *arguments),
         ],
     )
 

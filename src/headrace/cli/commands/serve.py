@@ -114,8 +114,15 @@ def server_options(command: F) -> F:
     "--broker-id", metavar="N", help="The number of this broker in its cluster (broker.id)."
 )
 @click.option("--rack", metavar="NAME", help="The rack of this broker (broker.rack).")
+@click.option(
+    "--no-guard",
+    is_flag=True,
+    help="Start no guard: when the broker dies, other brokers wait for zookeeper.session.timeout.ms.",
+)
 @server_options
-def serve(data: tuple[Path, ...], durability: str | None, **options: Any) -> None:
+def serve(
+    data: tuple[Path, ...], durability: str | None, *, no_guard: bool, **options: Any
+) -> None:
     """Run a broker that keeps its data in a directory, or in several.
 
     It prints one line, `ready kafka=HOST:PORT data=DIR pid=N`, when it accepts connections, and stops on SIGTERM or
@@ -124,7 +131,9 @@ def serve(data: tuple[Path, ...], durability: str | None, **options: Any) -> Non
 
     With --zookeeper the broker is one of a cluster, usually each on a machine of its own. It accepts connections when
     its logs are recovered and the cluster knows it. Before it stops, other brokers take over its partitions, for at
-    most 30 seconds. The line ends with `cluster=ID broker=N`.
+    most 30 seconds. The line ends with `cluster=ID broker=N`. The command stays as the guard of the broker, which is a
+    process of its own: when the broker dies, the guard ends its ZooKeeper session, so that other brokers take over
+    within a second.
 
     With --brokers N it runs N brokers of one cluster, to use more cores. It makes nothing safer, because the brokers
     are on one machine. Broker I has the ports of --listen plus I-1, and its data in DIR/broker-I. Topics have one
@@ -136,7 +145,13 @@ def serve(data: tuple[Path, ...], durability: str | None, **options: Any) -> Non
     of_cluster = {name: options.pop(flag) for name, flag in flags.items()}
     given = (f"{name}={value}" for name, value in of_cluster.items() if value is not None)
     options["assignments"] += tuple(given)
-    run_server(data=data, default_data=Path("headrace-data"), settings=settings, **options)
+    run_server(
+        data=data,
+        default_data=Path("headrace-data"),
+        settings=settings,
+        guards=not no_guard,
+        **options,
+    )
 
 
 def run_server(
@@ -153,6 +168,7 @@ def run_server(
     settings: Mapping[str, str] | None = None,
     defaults: Mapping[str, str] | None = None,
     default_data: Path | None = None,
+    guards: bool = False,
 ) -> None:
     """Run a server until it stops, and exit with its exit code.
 
@@ -170,6 +186,7 @@ def run_server(
         defaults: settings with the lowest precedence.
         default_data: the data directory if neither `data` nor `log.dirs` name one; None for memory, whatever
             `log.dirs` says.
+        guards: whether a broker of a cluster with ZooKeeper gets a guard.
     """
     # Imported here: `headrace serve --help` needs none of it.
     from headrace.config.broker import parse_broker_config
@@ -193,7 +210,8 @@ def run_server(
             log = {"log_level": log_level, "log_format": log_format}
             others = {"insecure": insecure, "loop": loop, **log}
             sys.exit(_run_brokers(brokers, values, listeners, data, **others))
-        sys.exit(_run_broker(config, values, listeners, data, loop=loop))
+        guard_log = (log_level, log_format) if guards else None
+        sys.exit(_run_broker(config, values, listeners, data, loop=loop, guard_log=guard_log))
     except HeadraceError as error:
         _leave(error, EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED)
 
@@ -205,12 +223,18 @@ def _run_broker(
     data: Sequence[Path],
     *,
     loop: str,
+    guard_log: tuple[str, str] | None,
 ) -> int:
-    from headrace.server.process import ServeOptions, run
     from headrace.server.zookeeper import zookeeper_membership
 
     config = replace(config, listeners=",".join(map(str, listeners)))
     membership = zookeeper_membership(config, values)
+    if membership is not None and guard_log is not None:
+        from headrace.server.guard.broker_side import fork_guarded
+
+        membership.guard = fork_guarded(*guard_log)
+    from headrace.server.process import ServeOptions, run
+
     return run(
         ServeOptions(
             listeners=listeners, data=data, config=config, loop=loop, membership=membership
